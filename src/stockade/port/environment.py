@@ -1,0 +1,142 @@
+"""The one port: what every tier, the client and the fake implement."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from stockade.port.execution import Execution, Stream
+from stockade.port.program import ExecutionRequest, SandboxRequest, TerminalSize
+
+OutputSink = Callable[[Stream, bytes], Awaitable[None]]
+"""Called with each piece of output as it is produced. While it runs the guest is held back."""
+
+StandardInput = bytes | AsyncIterable[bytes]
+"""Standard input: all of it, or pieces as they come."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceEntry:
+    """One entry of a folder of the workspace."""
+
+    name: str
+    kind: str
+    """``file``, ``folder``, ``link`` or ``other``."""
+    size: int
+
+
+class RunningExecution(Protocol):
+    """An execution that was started."""
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the program and its process group."""
+        ...
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Tell the program's terminal its new size."""
+        ...
+
+    async def cancel(self) -> None:
+        """End it with outcome ``cancelled``; ``wait`` then returns the record."""
+        ...
+
+    async def wait(self) -> Execution:
+        """Wait until nothing of it lives. Cancelling the waiter kills the execution first."""
+        ...
+
+
+class Session(Protocol):
+    """A sandbox that lives across several executions of one tenant, one at a time."""
+
+    async def start(
+        self,
+        request: ExecutionRequest,
+        *,
+        stdin: StandardInput = b"",
+        on_output: OutputSink | None = None,
+    ) -> RunningExecution:
+        """Start a program. Raises :class:`InvalidRequest` while another runs."""
+        ...
+
+    async def run(
+        self,
+        request: ExecutionRequest,
+        *,
+        stdin: StandardInput = b"",
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        """Start a program and wait for its end."""
+        ...
+
+    async def write_file(self, path: str, content: bytes | AsyncIterable[bytes]) -> None:
+        """Write a workspace file, making its folders. Raises :class:`FileRefused`."""
+        ...
+
+    def read_file(self, path: str) -> AsyncIterator[bytes]:
+        """Read a workspace file in pieces. Raises :class:`FileRefused`."""
+        ...
+
+    async def list_files(self, path: str = "") -> list[WorkspaceEntry]:
+        """List a folder of the workspace, sorted by name. Raises :class:`FileRefused`."""
+        ...
+
+    async def close(self) -> None:
+        """Destroy the sandbox; returns when nothing of it lives."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class ExecutionEnvironment(Protocol):
+    """Runs programs that nobody reviewed.
+
+    What a request says or a guest does never raises from ``run`` or ``wait``: it is an
+    outcome. A request object that contradicts a rule raises :class:`InvalidRequest` when
+    it is made.
+    """
+
+    async def start(
+        self,
+        request: ExecutionRequest,
+        sandbox: SandboxRequest | None = None,
+        *,
+        stdin: StandardInput = b"",
+        on_output: OutputSink | None = None,
+    ) -> RunningExecution:
+        """Start a program in a fresh sandbox of its own."""
+        ...
+
+    async def run(
+        self,
+        request: ExecutionRequest,
+        sandbox: SandboxRequest | None = None,
+        *,
+        stdin: StandardInput = b"",
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        """Start a program in a fresh sandbox of its own and wait for its end."""
+        ...
+
+    async def open_session(self, sandbox: SandboxRequest | None = None) -> Session:
+        """Take a sandbox for several executions. Raises :class:`Unavailable`."""
+        ...
+
+    async def close(self) -> None:
+        """Destroy every sandbox; returns when nothing of them lives."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

@@ -1,0 +1,41 @@
+"""The errors that cross the port.
+
+A guest's failure is never one of these: it is an :class:`~stockade.port.outcome.Outcome`
+in the record.  These are raised for a request that cannot be carried out.
+"""
+
+
+class StockadeError(Exception):
+    """The root of every error that Stockade raises on purpose."""
+
+
+class InvalidRequest(StockadeError, ValueError):
+    """The request contradicts a rule.
+
+    ``field`` names the offending field (``limits.memory_bytes``); the message says the
+    value, the rule and what to do.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class Unavailable(StockadeError):
+    """No boundary that is strong enough can be started here; the message says what is missing."""
+
+
+class SandboxLost(StockadeError):
+    """The sandbox died under the operation, or its wire broke."""
+
+
+class FileRefused(StockadeError):
+    """A workspace file cannot be read or written: absent, not a regular file, too large.
+
+    ``path`` is the path in the workspace, ``reason`` one sentence.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path!r}: {reason}")
+        self.path = path
+        self.reason = reason

@@ -1,0 +1,155 @@
+"""What may be run: three kinds of program, and where each may be run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stockade.port.egress import NO_EGRESS, EgressPolicy
+from stockade.port.errors import InvalidRequest
+from stockade.port.limits import Limits
+from stockade.port.tier import Tier
+
+MAX_SOURCE_BYTES = 16 * 1024 * 1024
+MAX_ARGUMENT_BYTES = 131_072  # MAX_ARG_STRLEN, execve(2)
+MAX_PATH_BYTES = 4095  # PATH_MAX less the NUL, path_resolution(7)
+
+
+def check_workspace_path(field_name: str, path: str) -> None:
+    """Refuse a path that is not a plain relative path below ``/workspace``.
+
+    Names are compared as they are: no normalisation, any byte but NUL and ``/``
+    (undecodable bytes as surrogates, PEP 383).
+    """
+    if not path:
+        raise InvalidRequest(field_name, "the path is empty")
+    try:
+        raw = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(field_name, f"{path!r} is not encodable: {error.reason}") from None
+    if b"\0" in raw:
+        raise InvalidRequest(field_name, f"{path!r} contains a NUL byte")
+    if len(raw) > MAX_PATH_BYTES:
+        raise InvalidRequest(field_name, f"a path of {len(raw)} bytes exceeds {MAX_PATH_BYTES}")
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise InvalidRequest(
+            field_name, f"{path!r} is not a plain path below /workspace (no leading '/', '.', '..')"
+        )
+    if any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in parts):
+        raise InvalidRequest(field_name, "a component of the path exceeds 255 bytes (NAME_MAX)")
+
+
+def _check_arguments(field_name: str, arguments: tuple[str, ...]) -> None:
+    for index, argument in enumerate(arguments):
+        if not isinstance(argument, str):
+            raise InvalidRequest(f"{field_name}[{index}]", f"{argument!r} is not a string")
+        if "\0" in argument:
+            raise InvalidRequest(f"{field_name}[{index}]", "contains a NUL byte")
+        if len(argument.encode("utf-8", "surrogateescape")) >= MAX_ARGUMENT_BYTES:
+            raise InvalidRequest(f"{field_name}[{index}]", f"exceeds {MAX_ARGUMENT_BYTES} bytes")
+    if sum(len(argument.encode("utf-8", "surrogateescape")) for argument in arguments) > 1 << 20:
+        raise InvalidRequest(field_name, "the arguments exceed 1 MiB together")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSource:
+    """Python source, run like ``python3 -c SOURCE ARGUMENTS``."""
+
+    source: str | bytes
+    arguments: tuple[str, ...] = ()
+    fresh: bool = False
+    """Start a newly executed interpreter (its own address layout and hash seed)."""
+
+    def __post_init__(self) -> None:
+        if len(self.source) > MAX_SOURCE_BYTES:
+            raise InvalidRequest("program.source", f"exceeds {MAX_SOURCE_BYTES} bytes")
+        _check_arguments("program.arguments", self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonScript:
+    """A Python file, written into the workspace as ``name`` and run like ``python3 NAME ARGUMENTS``."""
+
+    name: str
+    source: bytes
+    arguments: tuple[str, ...] = ()
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        check_workspace_path("program.name", self.name)
+        if len(self.source) > MAX_SOURCE_BYTES:
+            raise InvalidRequest("program.source", f"exceeds {MAX_SOURCE_BYTES} bytes")
+        _check_arguments("program.arguments", self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Any program of the image: ``argv[0]`` is a name on ``PATH``, or a path inside."""
+
+    argv: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.argv or not self.argv[0]:
+            raise InvalidRequest("program.argv", "names no program")
+        _check_arguments("program.argv", self.argv)
+
+
+Program = PythonSource | PythonScript | Command
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalSize:
+    """A terminal's size, in characters."""
+
+    rows: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("rows", self.rows), ("columns", self.columns)):
+            if not 1 <= value <= 65_535:
+                raise InvalidRequest(f"terminal.{name}", f"{value!r} is outside 1 to 65535")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRequest:
+    """One program, and what goes in and out with it."""
+
+    program: Program
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to the sandbox's own small environment; nothing of the host's is inherited."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Path below ``/workspace`` to content, written before the program starts."""
+    artefacts: tuple[str, ...] = ()
+    """Paths below ``/workspace`` that leave the sandbox after the program has ended."""
+    working_directory: str = ""
+    """A path below ``/workspace``; empty for ``/workspace`` itself."""
+    terminal: TerminalSize | None = None
+    """Give the program a terminal: its output then all arrives as standard output."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.environment.items():
+            if not name or "=" in name or "\0" in name or "\0" in value:
+                raise InvalidRequest("environment", f"{name!r} is not a valid variable")
+            if len(name) + len(value) >= MAX_ARGUMENT_BYTES:
+                raise InvalidRequest("environment", f"{name!r} exceeds {MAX_ARGUMENT_BYTES} bytes")
+        for path in self.files:
+            check_workspace_path("files", path)
+        for path in self.artefacts:
+            check_workspace_path("artefacts", path)
+        if self.working_directory:
+            check_workspace_path("working_directory", self.working_directory)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRequest:
+    """The sandbox that is asked for."""
+
+    tenant: str = "local"
+    """The owner; sandboxes, warm interpreters and user ids are never shared across tenants."""
+    limits: Limits = field(default_factory=Limits)
+    egress: EgressPolicy = NO_EGRESS
+    tier: Tier | None = None
+    """``None`` takes the strongest that can be started."""
+
+    def __post_init__(self) -> None:
+        if not self.tenant or len(self.tenant) > 128 or not self.tenant.isprintable():
+            raise InvalidRequest("tenant", f"{self.tenant!r} is not 1 to 128 printable characters")
