@@ -1,0 +1,83 @@
+"""Which tiers this machine can start, and what becomes of the tests that need another one.
+
+`@pytest.mark.tier("namespace")` skips a test where the tier cannot be started, and says why.
+STOCKADE_REQUIRE_TIERS names tiers, separated by commas, whose absence fails the test instead.
+"""
+
+import asyncio
+import importlib
+import os
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from stockade.port import Tier
+
+# Why a tier cannot be started here; None where it can.
+Absences = Mapping[Tier, str | None]
+ABSENCES = pytest.StashKey[Absences]()
+SKIPPED = pytest.StashKey[Counter[str]]()
+
+
+def probe_absences() -> Absences:
+    """Ask the executor what this machine can start."""
+    try:
+        doctor = importlib.import_module("stockade.executor.doctor")
+    except ModuleNotFoundError as error:
+        # Only the probe itself may be absent; something missing inside it is an error.
+        if error.name not in ("stockade.executor", "stockade.executor.doctor"):
+            raise
+        return dict.fromkeys(Tier, "there is no stockade.executor.doctor to ask")
+    statuses = asyncio.run(doctor.probe_tiers())
+    return {
+        tier: None if status.available else status.reason or "no reason given"
+        for tier, status in statuses.items()
+    }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SKIPPED] = Counter()
+    required_tiers()  # refuses a name that is none, before anything runs
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Probe once, here, where no event loop runs; and only if a test asks."""
+    if session.config.option.collectonly:
+        return
+    if any(item.get_closest_marker("tier") for item in session.items):
+        session.config.stash[ABSENCES] = probe_absences()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("tier"):
+        require_tier(item.config, Tier(*marker.args))
+
+
+def require_tier(config: pytest.Config, tier: Tier) -> None:
+    """Skip the test that runs, or fail it, unless this machine can start the tier."""
+    absences = config.stash[ABSENCES]
+    absence = absences.get(tier, "the probe says nothing of it")
+    if absence is None:
+        return
+    reason = f"tier {tier}: {absence}"
+    if tier in required_tiers():
+        pytest.fail(f"{reason} (STOCKADE_REQUIRE_TIERS names it)", pytrace=False)
+    config.stash[SKIPPED][reason] += 1
+    pytest.skip(reason)
+
+
+def required_tiers() -> frozenset[Tier]:
+    names = os.environ.get("STOCKADE_REQUIRE_TIERS", "").split(",")
+    try:
+        return frozenset(Tier(name.strip()) for name in names if name.strip())
+    except ValueError as error:
+        raise pytest.UsageError(f"STOCKADE_REQUIRE_TIERS: {error}") from error
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Name what was not tested; .ci/run repeats these lines at its end."""
+    for reason, count in sorted(config.stash[SKIPPED].items()):
+        terminalreporter.write_line(f"{reason} ({count} skipped)", yellow=True)
