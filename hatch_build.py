@@ -52,7 +52,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
 
     PLUGIN_NAME = "custom"
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile what is not up to date, and tag the wheel for this platform only."""
         if self.target_name != "wheel":
             return
@@ -63,7 +63,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-linux_{machine}"
 
-    def clean(self, versions: list[str]) -> None:  # noqa: ARG002
+    def clean(self, versions: list[str]) -> None:
         """Remove what was compiled."""
         for name in (*PRODUCTS, STAMP):
             (Path(self.root) / NATIVE / name).unlink(missing_ok=True)

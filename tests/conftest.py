@@ -28,12 +28,12 @@ def probe_absences() -> Absences:
         # Only the probe itself may be absent; something missing inside it is an error.
         if error.name not in ("stockade.executor", "stockade.executor.doctor"):
             raise
-        return dict.fromkeys(Tier, "there is no stockade.executor.doctor to ask")
-    statuses = asyncio.run(doctor.probe_tiers())
-    return {
-        tier: None if status.available else status.reason or "no reason given"
-        for tier, status in statuses.items()
-    }
+        doctor = None
+    probe = getattr(doctor, "probe_tiers", None)
+    if probe is None:
+        return dict.fromkeys(Tier, "there is no stockade.executor.doctor.probe_tiers to ask")
+    statuses = asyncio.run(probe())
+    return {tier: None if status.available else status.detail for tier, status in statuses.items()}
 
 
 def pytest_configure(config: pytest.Config) -> None:
