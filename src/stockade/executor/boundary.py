@@ -1,0 +1,50 @@
+"""What every tier's boundary can do, whatever it is built on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from stockade.port import Enforcement, Limits, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryUsage:
+    """Counters that the host reads of a sandbox, since it was made. ``None``: unknown here."""
+
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_processes: int | None = None
+    oom_kills: int = 0
+    processes_refused: int | None = None
+
+
+class Boundary(Protocol):
+    """One sandbox's walls, seen from the host."""
+
+    tier: Tier
+    image: str
+    enforcement: Mapping[str, Enforcement]
+
+    def set_ceilings(self, limits: Limits) -> None:
+        """Set what may still be set of the ceilings: memory, processes."""
+        ...
+
+    def watch_memory(self, callback: Callable[[], None]) -> None:
+        """Call back, in the event loop, when something was killed for the memory ceiling."""
+        ...
+
+    def usage(self) -> BoundaryUsage:
+        """The counters now; they stay readable until ``release``."""
+        ...
+
+    def kill(self) -> None:
+        """Kill everything inside, at once. Harmless when nothing is left."""
+        ...
+
+    async def gone(self) -> None:
+        """Wait until nothing of it lives."""
+        ...
+
+    async def release(self) -> None:
+        """Give back what the host held for it; nothing may live any more."""
+        ...

@@ -1,0 +1,145 @@
+"""The embedded executor: the port on this machine's own tiers."""
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Self
+
+from stockade.executor.execution import ProgramExecution
+from stockade.executor.namespace.tier import NamespaceTier
+from stockade.executor.pool import Pool
+from stockade.executor.sandbox import Profile, Sandbox
+from stockade.executor.session import SandboxSession
+from stockade.port import (
+    Execution,
+    ExecutionRequest,
+    OutputSink,
+    RunningExecution,
+    SandboxLost,
+    SandboxRequest,
+    StandardInput,
+    Tier,
+    Unavailable,
+)
+
+
+class LocalEnvironment:
+    """An :class:`~stockade.port.ExecutionEnvironment` whose sandboxes live on this machine."""
+
+    def __init__(self, tier: NamespaceTier, parked: int) -> None:
+        self._tier = tier
+        self._pool = Pool(tier.create, parked)
+        self._executions: set[ProgramExecution] = set()
+        self._sessions: set[SandboxSession] = set()
+        self._endings: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return (
+            f"<LocalEnvironment {state} [{len(self._executions)} executions, "
+            f"{len(self._sessions)} sessions] {self._pool!r}>"
+        )
+
+    async def warm_up(self, sandbox: SandboxRequest | None = None) -> None:
+        """Park sandboxes for such requests now rather than after the first."""
+        await self._pool.fill(_profile(sandbox or SandboxRequest()))
+
+    async def start(
+        self,
+        request: ExecutionRequest,
+        sandbox: SandboxRequest | None = None,
+        *,
+        stdin: StandardInput = b"",
+        on_output: OutputSink | None = None,
+    ) -> RunningExecution:
+        """Start a program in a fresh sandbox of its own. Raises :class:`Unavailable`."""
+        wanted = sandbox or SandboxRequest()
+        began = time.monotonic()
+        taken = await self._take(wanted)
+        execution = ProgramExecution(
+            taken,
+            request,
+            wanted.limits,
+            single=True,
+            waited=time.monotonic() - began,
+            stdin=stdin,
+            on_output=on_output,
+        )
+        self._executions.add(execution)
+        execution.add_done_callback(lambda: self._on_end(execution, taken))
+        return execution
+
+    async def run(
+        self,
+        request: ExecutionRequest,
+        sandbox: SandboxRequest | None = None,
+        *,
+        stdin: StandardInput = b"",
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        """Start a program in a fresh sandbox of its own and wait for its end."""
+        running = await self.start(request, sandbox, stdin=stdin, on_output=on_output)
+        return await running.wait()
+
+    async def open_session(self, sandbox: SandboxRequest | None = None) -> SandboxSession:
+        """Take a sandbox for several executions."""
+        wanted = sandbox or SandboxRequest()
+        began = time.monotonic()
+        taken = await self._take(wanted)
+        session = SandboxSession(
+            taken,
+            wanted.limits,
+            time.monotonic() - began,
+            lambda: self._sessions.discard(session),
+        )
+        self._sessions.add(session)
+        return session
+
+    async def close(self) -> None:
+        """End everything; returns when nothing of it lives."""
+        self._closed = True
+        for session in list(self._sessions):
+            await session.close()
+        for execution in list(self._executions):
+            await execution.cancel()
+            await execution.wait()
+        await self._pool.close()
+        await asyncio.gather(*self._endings)
+        await self._tier.close()
+
+    async def _take(self, wanted: SandboxRequest) -> Sandbox:
+        if self._closed:
+            raise SandboxLost("the environment is closed")
+        if wanted.tier not in (None, Tier.NAMESPACE):
+            raise Unavailable(f"this executor has no tier {wanted.tier}; it has: namespace")
+        return await self._pool.take(_profile(wanted))
+
+    def _on_end(self, execution: ProgramExecution, sandbox: Sandbox) -> None:
+        self._executions.discard(execution)
+        task = asyncio.create_task(sandbox.destroy())
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _profile(request: SandboxRequest) -> Profile:
+    limits = request.limits
+    return Profile(
+        tenant=request.tenant,
+        disk_bytes=limits.disk_bytes,
+        inodes=limits.inodes,
+        cpus=limits.cpus,
+        memory_bytes=limits.memory_bytes,
+        processes=limits.processes,
+    )

@@ -1,0 +1,466 @@
+"""Driving one program in one sandbox, whatever the tier."""
+
+import asyncio
+import contextlib
+import hashlib
+import math
+import time
+from collections.abc import AsyncIterable, Callable, Mapping
+from typing import Final
+
+from stockade.executor.capture import Capture
+from stockade.executor.boundary import BoundaryUsage
+from stockade.executor.files import fetch, put
+from stockade.executor.outcome import Evidence, Stopped, judge
+from stockade.executor.sandbox import Sandbox
+from stockade.executor.wire import Closed, Data, Event, Granted, Reset, dump_object, load_object
+from stockade.port import (
+    Artefact,
+    Command,
+    Enforcement,
+    Execution,
+    ExecutionRequest,
+    FileRefused,
+    Limits,
+    MIB,
+    MissingArtefact,
+    OutputSink,
+    PythonScript,
+    PythonSource,
+    SandboxLost,
+    StandardInput,
+    Stream,
+    TerminalSize,
+    Timings,
+    Usage,
+)
+
+CONTROL, STDIN, STDOUT, STDERR, RESULT, SOURCE = range(6)
+SPAN: Final = 6
+STOP_SECONDS: Final = 0.5
+"""How long the agent may take to end a program before the whole sandbox is killed."""
+_CPU_CHECK_SECONDS: Final = 0.05
+_MESSAGE_BYTES: Final = 65_536
+
+
+class ProgramExecution:
+    """One program in one sandbox: a :class:`~stockade.port.RunningExecution`.
+
+    ``single``: the sandbox serves this execution alone and is destroyed at its end. The
+    record is made when nothing of the execution lives.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        request: ExecutionRequest,
+        limits: Limits,
+        *,
+        single: bool,
+        waited: float,
+        stdin: StandardInput,
+        on_output: OutputSink | None,
+    ) -> None:
+        self._sandbox = sandbox
+        self._link = sandbox.link
+        self._request = request
+        self._limits = limits
+        self._single = single
+        self._stdin = stdin
+        self._on_output = on_output
+        self._loop = asyncio.get_running_loop()
+        self._captures = {
+            STDOUT: Capture(limits.record_bytes),
+            STDERR: Capture(limits.record_bytes),
+        }
+        self._result = bytearray()
+        self._result_total = 0
+        self._output_total = 0
+        self._evidence = Evidence(wall_seconds=0.0)
+        self._channel = 0
+        self._before = BoundaryUsage()
+        self._timings = [waited, 0.0, 0.0]
+        self._started_at = 0.0
+        self._end_report: asyncio.Future[None] = self._loop.create_future()
+        self._open_outputs = {STDOUT, STDERR, RESULT}
+        self._pieces: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
+        self._input_credit = asyncio.Event()
+        self._feeding: asyncio.Task[None] | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self._stop_timer: asyncio.TimerHandle | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._task = asyncio.create_task(self._run())
+
+    def __repr__(self) -> str:
+        return f"<ProgramExecution {self._sandbox!r} {self._evidence.stopped or 'running'}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether its record was made."""
+        return self._task.done()
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call back when its record was made, or could not be."""
+        self._task.add_done_callback(lambda _task: callback())
+
+    # --- the port ---
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the program's process group."""
+        self._command({"signal": number})
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Set the terminal's size."""
+        self._command({"resize": [size.rows, size.columns]})
+
+    async def cancel(self) -> None:
+        """End it with outcome ``cancelled``."""
+        self._stop(Stopped.CANCELLED)
+
+    async def wait(self) -> Execution:
+        """The record. A cancelled waiter kills the execution and waits for its end."""
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            if self._task.cancelled():
+                raise
+            self._stop(Stopped.CANCELLED)
+            self._sandbox.boundary.kill()
+            await asyncio.shield(self._task)
+            raise
+
+    # --- the run ---
+
+    async def _run(self) -> Execution:
+        began = time.monotonic()
+        try:
+            self._sandbox.boundary.set_ceilings(self._limits)
+            self._before = self._sandbox.boundary.usage()
+            await self._put_files()
+            if self._evidence.stopped is None and not self._evidence.refused:
+                self._start()
+                self._timings[1] = time.monotonic() - began
+                await self._end()
+        except ValueError as error:
+            self._evidence.refused = f"the arguments and the environment are too large: {error}"
+        except SandboxLost as error:
+            self._lost(str(error))
+        for timer in self._timers:
+            timer.cancel()
+        artefacts, missing = await self._take_artefacts()
+        if self._single or not self._sandbox.alive:
+            await self._sandbox.end()
+        await self._finish_output()
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
+        if self._started_at:
+            self._timings[2] = time.monotonic() - self._started_at
+        self._evidence.wall_seconds = self._timings[2]
+        self._read_counters()
+        return self._record(artefacts, missing)
+
+    async def _put_files(self) -> None:
+        files = dict(self._request.files)
+        program = self._request.program
+        if isinstance(program, PythonScript):
+            files[program.name] = program.source
+        for path, content in files.items():
+            try:
+                await put(self._link, path, content)
+            except FileRefused as refusal:
+                self._evidence.refused = f"the file {refusal.path!r} cannot be put in: {refusal.reason}"
+                return
+
+    def _start(self) -> None:
+        self._channel = self._link.open(self._service(), self._on_event, SPAN)
+        self._started_at = time.monotonic()
+        program = self._request.program
+        if not isinstance(program, Command):
+            source = program.source
+            self._link.send(
+                self._channel + SOURCE,
+                source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source,
+            )
+        self._link.close_channel(self._channel + SOURCE)
+        if isinstance(self._stdin, bytes):
+            if self._stdin:
+                self._link.send(self._channel + STDIN, self._stdin)
+            self._link.close_channel(self._channel + STDIN)
+        else:
+            self._feeding = asyncio.create_task(self._feed(self._stdin))
+        if self._on_output is not None:
+            self._copying = asyncio.create_task(self._copy_output(self._on_output))
+        self._link.flush()
+        self._timers.append(
+            self._loop.call_later(self._limits.wall_seconds, self._stop, Stopped.WALL_CLOCK)
+        )
+        self._sandbox.boundary.watch_memory(self._on_memory)
+        if self._limits.cpu_seconds < self._limits.wall_seconds * max(1.0, self._limits.cpus):
+            self._check_cpu()
+
+    def _service(self) -> dict[str, object]:
+        request, limits = self._request, self._limits
+        program = request.program
+        python: dict[str, object] | None = None
+        if isinstance(program, PythonSource | PythonScript):
+            python = {
+                "name": program.name if isinstance(program, PythonScript) else None,
+                "arguments": list(program.arguments),
+                "fresh": program.fresh,
+            }
+        kept = self._sandbox.boundary.enforcement
+        per_process = kept.get("memory_bytes") is not Enforcement.ENFORCED
+        return {
+            "service": "program",
+            "python": python,
+            "argv": list(program.argv) if isinstance(program, Command) else None,
+            "environment": dict(request.environment),
+            "working_directory": request.working_directory,
+            "terminal": (
+                [request.terminal.rows, request.terminal.columns] if request.terminal else None
+            ),
+            "rlimits": {
+                "open_files": limits.open_files,
+                # Above the workspace's size, so that a full disk is seen as one; it bounds
+                # what has no other bound without cgroups, such as memfd_create(2).
+                "file_bytes": limits.disk_bytes + MIB,
+                "data_bytes": limits.memory_bytes if per_process else None,
+                "cpu_seconds": math.ceil(limits.cpu_seconds) + 1,
+                "processes": limits.processes + 1,  # the agent is counted, too
+            },
+            "last": self._single and not request.artefacts,
+        }
+
+    async def _end(self) -> None:
+        """Until the agent reports the end, or the wire breaks."""
+        await asyncio.wait(
+            {self._end_report, self._link.broken}, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not self._end_report.done():
+            self._lost(self._link.broken.result())
+
+    async def _take_artefacts(self) -> tuple[list[Artefact], list[MissingArtefact]]:
+        taken: list[Artefact] = []
+        missing: list[MissingArtefact] = []
+        room = self._limits.artefact_bytes
+        for name in self._request.artefacts:
+            content = bytearray()
+            try:
+                async with asyncio.timeout(self._limits.wall_seconds + 5):
+                    async for piece in fetch(self._link, name, room):
+                        content += piece
+            except FileRefused as refusal:
+                missing.append(MissingArtefact(name, refusal.reason))
+                continue
+            except (SandboxLost, TimeoutError):
+                missing.append(MissingArtefact(name, "the sandbox ended before it was read"))
+                continue
+            room -= len(content)
+            digest = hashlib.sha256(content).hexdigest()
+            taken.append(Artefact(name, bytes(content), f"sha256:{digest}"))
+        return taken, missing
+
+    async def _finish_output(self) -> None:
+        """All output is at the consumer before the outcome is told."""
+        if self._feeding is not None:
+            self._feeding.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._feeding
+        if self._copying is not None:
+            self._pieces.put_nowait(None)
+            await self._copying
+
+    # --- events of the wire ---
+
+    def _on_event(self, event: Event) -> None:
+        offset = event.channel - self._channel  # type: ignore[union-attr]
+        match event:
+            case Data(channel, data):
+                if offset in (STDOUT, STDERR):
+                    self._on_program_output(offset, channel, data)
+                elif offset == RESULT:
+                    self._on_result(data)
+                    self._link.consumed(channel, len(data))
+                elif offset == CONTROL:
+                    self._link.consumed(channel, len(data))
+                    self._on_message(data)
+                else:
+                    self._link.reset_channel(channel, "nothing is expected here")
+            case Granted() if offset == STDIN:
+                self._input_credit.set()
+            case Closed() | Reset():
+                self._open_outputs.discard(offset)
+                if offset == STDIN:
+                    self._input_credit.set()
+
+    def _on_program_output(self, offset: int, channel: int, data: bytes) -> None:
+        room = self._limits.output_bytes - self._output_total
+        self._output_total += len(data)
+        if len(data) > room:
+            # The record says exactly what the ceiling let through.
+            self._link.consumed(channel, len(data) - max(0, room))
+            data = data[: max(0, room)]
+            self._stop(Stopped.OUTPUT)
+            if not data:
+                return
+        self._captures[offset].add(data)
+        if self._on_output is None:
+            self._link.consumed(channel, len(data))
+        else:
+            self._pieces.put_nowait((offset, data))
+
+    def _on_result(self, data: bytes) -> None:
+        self._result_total += len(data)
+        room = self._limits.result_bytes - len(self._result)
+        self._result += data[: max(0, room)]
+        if len(data) > room:
+            self._stop(Stopped.RESULT)
+
+    def _on_message(self, data: bytes) -> None:
+        message = load_object(data, "a message of the agent", _MESSAGE_BYTES)
+        if "refused" in message:
+            refused = message["refused"]
+            if isinstance(refused, Mapping):
+                reason, what = str(refused.get("reason")), str(refused.get("what"))
+                self._evidence.refused = f"{reason}: {what!r}"[:1000]
+        elif "ended" in message:
+            ended = message["ended"]
+            if isinstance(ended, Mapping) and not self._end_report.done():
+                self._read_end(ended)
+                self._end_report.set_result(None)
+
+    def _read_end(self, ended: Mapping[str, object]) -> None:
+        evidence = self._evidence
+        evidence.exit_code = _whole(ended.get("code"))
+        evidence.signal = _whole(ended.get("signal"))
+        evidence.cpu_seconds = _number(ended.get("cpu_seconds"))
+        evidence.peak_memory_bytes = _whole(ended.get("peak_memory_bytes"))
+        evidence.peak_processes = _whole(ended.get("peak_processes"))
+        evidence.open_files = _whole(ended.get("open_files")) or 0
+        evidence.disk_used, evidence.disk_size = _pair(ended.get("disk"))
+        evidence.inodes_used, evidence.inodes_size = _pair(ended.get("inodes"))
+
+    # --- stopping ---
+
+    def _stop(self, why: Stopped) -> None:
+        """End the program; the first reason counts. The sandbox dies if the agent tarries."""
+        if self._end_report.done() or self._evidence.stopped is not None:
+            return
+        self._evidence.stopped = why
+        self._command({"stop": True})
+        self._stop_timer = self._loop.call_later(STOP_SECONDS, self._sandbox.boundary.kill)
+
+    def _lost(self, because: str) -> None:
+        if self._evidence.stopped is None:
+            self._evidence.stopped = Stopped.LOST
+            self._evidence.lost_because = because
+
+    def _on_memory(self) -> None:
+        # The kernel chose one victim; the execution ends as a whole.
+        if self._sandbox.boundary.usage().oom_kills > self._before.oom_kills:
+            self._stop(Stopped.MEMORY)
+
+    def _check_cpu(self) -> None:
+        used = self._cpu_seconds()
+        if used is None:
+            return
+        left = self._limits.cpu_seconds - used
+        if left <= 0:
+            self._stop(Stopped.CPU_TIME)
+            return
+        pause = max(_CPU_CHECK_SECONDS, left / max(1.0, self._limits.cpus))
+        self._timers = [timer for timer in self._timers if not timer.cancelled()]
+        self._timers.append(self._loop.call_later(pause, self._check_cpu))
+
+    def _command(self, message: dict[str, object]) -> None:
+        if self._channel and not self._end_report.done() and self._sandbox.alive:
+            self._link.send(self._channel + CONTROL, dump_object(message))
+            self._link.flush()
+
+    # --- standard input and output ---
+
+    async def _feed(self, pieces: AsyncIterable[bytes]) -> None:
+        channel = self._channel + STDIN
+        async for piece in pieces:
+            if self._end_report.done() or not self._sandbox.alive:
+                return
+            self._link.send(channel, piece)
+            while self._link.queued(channel) > _MESSAGE_BYTES:
+                self._input_credit.clear()
+                await self._input_credit.wait()
+        self._link.close_channel(channel)
+
+    async def _copy_output(self, sink: OutputSink) -> None:
+        while (piece := await self._pieces.get()) is not None:
+            offset, data = piece
+            await sink(Stream.STDOUT if offset == STDOUT else Stream.STDERR, data)
+            if self._sandbox.alive:
+                self._link.consumed(self._channel + offset, len(data))
+
+    # --- the record ---
+
+    def _cpu_seconds(self) -> float | None:
+        now, before = self._sandbox.boundary.usage().cpu_seconds, self._before.cpu_seconds
+        return None if now is None or before is None else now - before
+
+    def _read_counters(self) -> None:
+        evidence, before = self._evidence, self._before
+        now = self._sandbox.boundary.usage()
+        evidence.oom_kills = now.oom_kills - before.oom_kills
+        if now.processes_refused is not None:
+            evidence.processes_counted = True
+            evidence.processes_refused = now.processes_refused - (before.processes_refused or 0)
+        cpu = self._cpu_seconds()
+        if cpu is not None:
+            evidence.cpu_seconds = cpu
+        if now.peak_memory_bytes is not None:
+            evidence.peak_memory_bytes = now.peak_memory_bytes
+        if now.peak_processes is not None:
+            evidence.peak_processes = now.peak_processes
+        evidence.output_bytes = self._output_total
+        evidence.result_bytes = self._result_total
+
+    def _record(self, artefacts: list[Artefact], missing: list[MissingArtefact]) -> Execution:
+        evidence = self._evidence
+        judgement = judge(evidence, self._limits)
+        return Execution(
+            outcome=judgement.outcome,
+            detail=judgement.detail,
+            exit_code=evidence.exit_code,
+            signal=evidence.signal,
+            limit=judgement.limit,
+            stdout=self._captures[STDOUT].captured(),
+            stderr=self._captures[STDERR].captured(),
+            result=bytes(self._result) if self._result_total else None,
+            artefacts=tuple(artefacts),
+            missing_artefacts=tuple(missing),
+            usage=Usage(
+                wall_seconds=evidence.wall_seconds,
+                cpu_seconds=evidence.cpu_seconds,
+                peak_memory_bytes=evidence.peak_memory_bytes,
+                peak_processes=evidence.peak_processes,
+                disk_bytes=evidence.disk_used if evidence.disk_size else None,
+                inodes=evidence.inodes_used if evidence.disk_size else None,
+                written_bytes=self._output_total + self._result_total,
+            ),
+            timings=Timings(*self._timings),
+            tier=self._sandbox.boundary.tier,
+            image=self._sandbox.boundary.image,
+            enforcement=self._sandbox.boundary.enforcement,
+        )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _pair(value: object) -> tuple[int, int]:
+    if isinstance(value, list) and len(value) == 2:
+        used, size = _whole(value[0]), _whole(value[1])
+        if used is not None and size is not None:
+            return used, size
+    return 0, 0

@@ -1,0 +1,1 @@
+"""The namespace tier: kernel namespaces, no capability, a reviewed list of calls."""

@@ -1,0 +1,96 @@
+"""The image of the namespace tier: what a sandbox sees of the host's files.
+
+The host's ``/usr``, and of ``/etc`` only what names no person, host or secret and
+without which programs of ``/usr`` do not start.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import stockade
+from stockade.port import Unavailable
+
+INTERPRETER = Path("/usr/bin/python3")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+# Links to programs (update-alternatives(1)), the linker's cache, and Java's read-only settings.
+_ETC = ("alternatives", "ld.so.cache", "java-*-openjdk")
+_USR_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# Package databases: they name the exact content of /usr without reading gigabytes.
+_PACKAGE_DATABASES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm/rpmdb.sqlite"))
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A place of the host that a sandbox sees, read-only."""
+
+    source: Path
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostImage:
+    """What is bound, and the digest that names it."""
+
+    binds: tuple[Bind, ...]
+    digest: str
+
+
+def guest_folder() -> Path:
+    """The agent's files, shipped into every sandbox."""
+    return Path(stockade.__file__).parent / "guest"
+
+
+def native_folder() -> Path:
+    """The compiled launcher and library."""
+    return Path(__file__).parent / "native"
+
+
+def find_host_image() -> HostImage:
+    """Read what this host offers. Raises :class:`Unavailable` with what is missing."""
+    if not INTERPRETER.exists():
+        raise Unavailable(
+            f"{INTERPRETER} is missing: the namespace tier's agent runs on the host's Python; "
+            "install it (apt-get install python3)"
+        )
+    library = native_folder() / "libstockade.so"
+    if not library.exists():
+        raise Unavailable(f"{library} is missing: the package was installed without its C part")
+    for path in (guest_folder() / "agent.py", library):
+        if not path.stat().st_mode & 0o004:
+            raise Unavailable(
+                f"{path} is not readable by others: a sandbox's user is nobody's; chmod o+r it"
+            )
+    binds = [Bind(Path("/usr"), "/usr")]
+    binds += [
+        Bind(Path("/", name), f"/{name}")
+        for name in _USR_FOLDERS
+        if Path("/", name).is_dir() and not Path("/", name).is_symlink()
+    ]
+    binds += [
+        Bind(path, str(path)) for pattern in _ETC for path in sorted(Path("/etc").glob(pattern))
+    ]
+    binds += [Bind(Path("/dev", name), f"/dev/{name}") for name in _DEVICES]
+    binds += [
+        Bind(guest_folder(), "/opt/stockade/stockade_guest"),
+        Bind(library, "/opt/stockade/libstockade.so"),
+    ]
+    return HostImage(tuple(binds), _digest(binds))
+
+
+def _digest(binds: Sequence[Bind]) -> str:
+    """Names the image: the package database, the interpreter, and our own part, by content.
+
+    What was changed in ``/usr`` behind the package manager's back does not show.
+    """
+    digest = hashlib.sha256()
+    for bind in binds:
+        digest.update(os.fsencode(f"{bind.source}\0{bind.target}\0"))
+    ours = sorted(guest_folder().glob("*.py"))
+    for path in (*_PACKAGE_DATABASES, INTERPRETER.resolve(), *ours, native_folder() / "libstockade.so"):
+        if path.exists():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"host-sha256:{digest.hexdigest()}"

@@ -1,0 +1,1 @@
+"""The part of the namespace tier that is C, and what it is generated from."""

@@ -1,0 +1,309 @@
+/* The inner step: one sandbox. Read set_up() first; it is the list of what is done. */
+#define _GNU_SOURCE
+#include "sandbox.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/audit.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include "seccomp_x86_64.h"
+#elif defined(__aarch64__)
+#include "seccomp_aarch64.h"
+#else
+#error "no seccomp filter for this architecture"
+#endif
+
+enum { WIRE_IN = 3, WIRE_OUT = 4, FIRST_JOIN = 5 };
+
+/* Where a set-up failure is told; moves when the descriptors are laid out. */
+static int report_to;
+
+/* A RESET frame on channel 0 (docs/wire.md), then the end. The parent answers for it. */
+static _Noreturn void fail(const char *step)
+{
+    unsigned char frame[7 + 160];
+    const int error = errno;
+    const int length = snprintf((char *)frame + 7, sizeof frame - 7, "sandbox set-up: %s: %s", step,
+                                strerrordesc_np(error));
+
+    frame[0] = frame[1] = frame[2] = 0;
+    frame[3] = (unsigned char)length;
+    frame[4] = frame[5] = 0;
+    frame[6] = 6;
+    if (length > 0 && (size_t)length < sizeof frame - 7 &&
+        write(report_to, frame, 7 + (size_t)length) < 0)
+        _exit(2);
+    _exit(1);
+}
+
+#define MUST(call, step)                                                                           \
+    do {                                                                                           \
+        if ((call) < 0)                                                                            \
+            fail(step);                                                                            \
+    } while (0)
+
+static void write_file(const char *path, const char *text)
+{
+    const int file = open(path, O_WRONLY | O_CLOEXEC);
+
+    MUST(file, path);
+    MUST(write(file, text, strlen(text)), path);
+    close(file);
+}
+
+/* A folder of the scratch file system, owned by the guest. */
+static void make_scratch_folder(const char *path, uint32_t id, mode_t mode)
+{
+    MUST(mkdir(path, 0700), path);
+    MUST(chown(path, id, id), path);
+    MUST(chmod(path, mode), path);
+}
+
+/*
+ * Property: everything the guest can write is one fresh tmpfs, bounded in bytes and
+ * inodes, that nobody else ever sees and that dies with the mount namespace.
+ * nosuid and nodev: no set-id program and no device node planted there works.
+ */
+static void mount_scratch(const struct stockade_sandbox *sandbox)
+{
+    char options[128];
+
+    /* The root and two folders of our own must not count against the guest's ceiling. */
+    snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=755",
+             (unsigned long long)sandbox->disk_bytes, (unsigned long long)sandbox->inodes + 3);
+    MUST(mount("scratch", "/run", "tmpfs", MS_NOSUID | MS_NODEV, options), "mount tmpfs");
+    make_scratch_folder("/run/workspace", sandbox->id, 0700);
+    make_scratch_folder("/run/tmp", sandbox->id, 01777);
+    MUST(mount("/run/workspace", "/workspace", NULL, MS_BIND, NULL), "mount /workspace");
+    MUST(mount("/run/tmp", "/tmp", NULL, MS_BIND, NULL), "mount /tmp");
+    MUST(umount2("/run", MNT_DETACH), "detach the scratch mount");
+}
+
+/*
+ * Property: only the sandbox's own processes are visible, and nothing of the kernel's
+ * settings: subset=pid leaves out /proc/sys, kallsyms, config.gz and all else (proc(5)).
+ */
+static void mount_proc(void)
+{
+    MUST(mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid"),
+         "mount /proc");
+}
+
+/* Property: a terminal inside belongs to a pseudo-terminal system of this sandbox alone. */
+static void mount_terminals(void)
+{
+    MUST(mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC,
+               "newinstance,ptmxmode=0666,mode=600"),
+         "mount /dev/pts");
+}
+
+/* Property: the network is a loopback device of this sandbox alone, and nothing else. */
+static void bring_up_loopback(void)
+{
+    struct ifreq request;
+    const int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    MUST(control, "socket");
+    memset(&request, 0, sizeof request);
+    memcpy(request.ifr_name, "lo", 3);
+    request.ifr_flags = IFF_UP | IFF_RUNNING;
+    MUST(ioctl(control, SIOCSIFFLAGS, &request), "bring up lo");
+    close(control);
+}
+
+/*
+ * Property: on the host the guest is a user of its own, never root; inside, one
+ * unprivileged user is all there is (user_namespaces(7)). The namespaces made above
+ * belong to the outer user namespace, so nothing that the guest could ever become
+ * inside this one has power over them.
+ */
+static void become_guest(const struct stockade_sandbox *sandbox)
+{
+    char map[64];
+
+    /* Refused where the outer namespace has one id only (a plain user's): setgroups(2). */
+    if (setgroups(0, NULL) < 0 && errno != EPERM)
+        fail("setgroups");
+    MUST(setresgid(sandbox->id, sandbox->id, sandbox->id), "setresgid");
+    MUST(setresuid(sandbox->id, sandbox->id, sandbox->id), "setresuid");
+    /* The id change made this process undumpable, and its own map files root's: proc(5). */
+    MUST(prctl(PR_SET_DUMPABLE, 1), "set dumpable");
+    MUST(unshare(CLONE_NEWUSER), "unshare the user namespace");
+    write_file("/proc/self/setgroups", "deny");
+    snprintf(map, sizeof map, "%d %u 1", STOCKADE_GUEST_ID, sandbox->id);
+    write_file("/proc/self/uid_map", map);
+    write_file("/proc/self/gid_map", map);
+}
+
+static void set_ceiling(int resource, rlim_t value)
+{
+    const struct rlimit limit = {value, value};
+
+    MUST(setrlimit((__rlimit_resource_t)resource, &limit), "setrlimit");
+}
+
+/*
+ * Property: nothing of a crash reaches the host. A core limit of 1 stops both a core
+ * file and a pipe handler of the host's core_pattern; 0 would not stop the latter
+ * (fs/coredump.c). The filter refuses any change of it.
+ * Locked memory and message queues are charged outside the memory ceiling: none.
+ */
+static void set_ceilings(void)
+{
+    set_ceiling(RLIMIT_CORE, 1);
+    set_ceiling(RLIMIT_MEMLOCK, 0);
+    set_ceiling(RLIMIT_MSGQUEUE, 0);
+    set_ceiling(RLIMIT_SIGPENDING, 1024);
+}
+
+/* Property: the CPU count that the guest sees is the one it was granted. */
+static void set_affinity(const struct stockade_sandbox *sandbox)
+{
+    uint64_t any = 0;
+
+    for (size_t i = 0; i < sizeof sandbox->affinity / sizeof sandbox->affinity[0]; i++)
+        any |= sandbox->affinity[i];
+    if (any)
+        MUST(syscall(SYS_sched_setaffinity, 0, sizeof sandbox->affinity, sandbox->affinity),
+             "sched_setaffinity");
+}
+
+/* Property: no capability, not even inside its own user namespace, and no way to one. */
+static void drop_capabilities(void)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2];
+
+    for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; capability++)
+        ;
+    if (errno != EINVAL) /* the first number the kernel does not know ends the loop */
+        fail("drop the bounding set");
+    memset(none, 0, sizeof none);
+    MUST(syscall(SYS_capset, &header, none), "capset");
+    MUST(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clear ambient capabilities");
+}
+
+/* Property: exec never gains a privilege: set-id bits and file capabilities are inert. */
+static void forbid_new_privileges(void)
+{
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
+}
+
+/* Moves a descriptor out of the way of the fixed numbers below. */
+static int lift(int descriptor)
+{
+    const int lifted = fcntl(descriptor, F_DUPFD_CLOEXEC, 64);
+
+    MUST(lifted, "duplicate a descriptor");
+    return lifted;
+}
+
+/*
+ * Property: no descriptor of the zygote or of the host stays open: no leaked folder to
+ * escape by (CVE-2024-21626), no socket to pass descriptors over. Standard streams are
+ * /dev/null; the wire is 3 and 4; the cgroups' doors follow.
+ */
+static void lay_out_descriptors(const struct stockade_sandbox *sandbox)
+{
+    const int in = lift(sandbox->wire_in), out = lift(sandbox->wire_out);
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int join[STOCKADE_JOINS_MAX];
+
+    MUST(null, "open /dev/null");
+    for (int i = 0; i < sandbox->joins; i++)
+        join[i] = lift(sandbox->join[i]);
+    for (int standard = 0; standard <= 2; standard++)
+        MUST(dup2(null, standard), "lay out descriptors");
+    MUST(dup3(in, WIRE_IN, O_CLOEXEC), "lay out descriptors");
+    MUST(dup3(out, WIRE_OUT, O_CLOEXEC), "lay out descriptors");
+    report_to = WIRE_OUT;
+    for (int i = 0; i < sandbox->joins; i++)
+        MUST(dup3(join[i], FIRST_JOIN + i, O_CLOEXEC), "lay out descriptors");
+    MUST(syscall(SYS_close_range, FIRST_JOIN + sandbox->joins, ~0U, 0), "close_range");
+}
+
+/* Property: of the kernel's calls only the reviewed ones can be made: seccomp/policy.py. */
+static void load_filter(void)
+{
+    const struct sock_fprog program = {
+        .len = sizeof seccomp_filter / sizeof seccomp_filter[0],
+        .filter = (struct sock_filter *)seccomp_filter,
+    };
+
+    MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), "load the seccomp filter");
+}
+
+static void set_up(const struct stockade_sandbox *sandbox)
+{
+    report_to = sandbox->wire_out;
+    mount_scratch(sandbox);
+    mount_proc();
+    mount_terminals();
+    bring_up_loopback();
+    MUST(chdir("/workspace"), "chdir");
+    become_guest(sandbox);
+    set_ceilings();
+    set_affinity(sandbox);
+    drop_capabilities();
+    forbid_new_privileges();
+    lay_out_descriptors(sandbox);
+    /* Property: the program, of the same user, can neither read nor trace the agent. */
+    MUST(prctl(PR_SET_DUMPABLE, 0), "set undumpable");
+    load_filter();
+}
+
+int stockade_clone(const struct stockade_sandbox *sandbox, int *pidfd)
+{
+    struct clone_args arguments;
+    long pid;
+
+    if (sandbox->size != sizeof *sandbox || sandbox->joins < 0 ||
+        sandbox->joins > STOCKADE_JOINS_MAX)
+        return -EINVAL;
+    /*
+     * Property: every namespace is fresh and used once. The child is pid 1 of its own
+     * pid namespace: when it dies the kernel kills all others in it, whatever they
+     * ignore or daemonise, and its pidfd reports only when they are gone
+     * (pid_namespaces(7)). The user namespace follows in become_guest().
+     */
+    memset(&arguments, 0, sizeof arguments);
+    arguments.flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP |
+                      CLONE_NEWNET | CLONE_PIDFD;
+    arguments.exit_signal = SIGCHLD;
+    arguments.pidfd = (uint64_t)(uintptr_t)pidfd;
+    /*
+     * Not fork(): glibc's has no flags. What fork() would mend in the child is the thread
+     * id that glibc remembers; caller and child are both pid 1, so it stays right.
+     */
+    pid = syscall(SYS_clone3, &arguments, sizeof arguments);
+    if (pid < 0)
+        return -errno;
+    if (pid == 0)
+        set_up(sandbox);
+    return (int)pid;
+}
+
+int stockade_set_dumpable(int dumpable)
+{
+    return prctl(PR_SET_DUMPABLE, dumpable) < 0 ? -errno : 0;
+}

@@ -1,0 +1,1 @@
+"""The seccomp allow-list of the namespace tier: policy, numbers, generator."""

@@ -1,0 +1,266 @@
+"""The namespace tier: sandboxes out of a tenant's zygote."""
+
+import asyncio
+import contextlib
+import itertools
+import math
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+
+from stockade.executor.boundary import BoundaryUsage
+from stockade.executor.cgroups import CgroupError, CgroupTree, GuestCeilings, GuestCgroup
+from stockade.executor.link import Link
+from stockade.executor.namespace.identity import Identities, open_identities
+from stockade.executor.namespace.image import HostImage
+from stockade.executor.namespace.receipt import faults
+from stockade.executor.namespace.zygote import Zygote
+from stockade.executor.sandbox import Profile, Sandbox
+from stockade.port import Enforcement, Limits, SandboxLost, Tier, Unavailable
+
+HELLO_SECONDS = 10.0
+
+
+class NamespaceBoundary:
+    """The walls of one sandbox: a pid namespace, known by its pidfd, and its cgroups."""
+
+    tier = Tier.NAMESPACE
+
+    def __init__(
+        self,
+        image: str,
+        enforcement: Mapping[str, Enforcement],
+        cgroup: GuestCgroup,
+        release_id: Callable[[], None],
+    ) -> None:
+        self.image = image
+        self.enforcement = enforcement
+        self._cgroup = cgroup
+        self._release_id = release_id
+        self._pidfd = -1
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def hold(self, pidfd: int) -> None:
+        """Take over the pidfd of the sandbox's pid 1."""
+        self._pidfd = pidfd
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            # pid 1 becomes a zombie only after the kernel has killed and reaped every other
+            # process of its namespace: zap_pid_ns_processes(), kernel/pid_namespace.c.
+            loop.remove_reader(pidfd)
+            if not self._gone.done():
+                self._gone.set_result(None)
+
+        loop.add_reader(pidfd, ended)
+
+    def set_ceilings(self, limits: Limits) -> None:
+        """Memory, processes and CPU share, for the execution that is about to start."""
+        self._cgroup.set_ceilings(ceilings(limits))
+
+    def watch_memory(self, callback: Callable[[], None]) -> None:
+        """Call back when the memory ceiling killed something."""
+        self._cgroup.watch_oom(asyncio.get_running_loop(), callback)
+
+    def usage(self) -> BoundaryUsage:
+        """The cgroup's counters."""
+        usage = self._cgroup.usage()
+        counted = self.enforcement.get("processes") is Enforcement.ENFORCED
+        return BoundaryUsage(
+            cpu_seconds=usage.cpu_seconds,
+            peak_memory_bytes=usage.peak_memory_bytes,
+            peak_processes=usage.peak_processes,
+            oom_kills=usage.oom_kills,
+            processes_refused=usage.pids_refused if counted else None,
+        )
+
+    def kill(self) -> None:
+        """SIGKILL to pid 1 of the namespace; the kernel does the rest (pid_namespaces(7))."""
+        if self._pidfd >= 0 and not self._gone.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def gone(self) -> None:
+        """Wait until pid 1 is dead, and so all others."""
+        if self._pidfd >= 0:
+            await asyncio.shield(self._gone)
+
+    async def release(self) -> None:
+        """Remove the cgroups, then let the user id be used again."""
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        await self._cgroup.remove()
+        self._release_id()
+
+
+def ceilings(limits: Limits) -> GuestCeilings:
+    """What a cgroup keeps of the limits."""
+    return GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
+
+
+class NamespaceTier:
+    """Makes sandboxes of fresh Linux namespaces. One per executor."""
+
+    tier = Tier.NAMESPACE
+
+    def __init__(
+        self, image: HostImage, cgroups: CgroupTree, preloaded: Sequence[str]
+    ) -> None:
+        self._image = image
+        self._cgroups = cgroups
+        self._preloaded = tuple(preloaded)
+        self._identities: Identities | None = None
+        self._zygotes: dict[str, Zygote] = {}
+        self._starting: dict[str, asyncio.Lock] = {}
+        self._numbers = itertools.count(1)
+        self._cpus = sorted(os.sched_getaffinity(0))
+        self._next_cpu = 0
+        kept = self._cgroups.enforcement()
+        self.enforcement: dict[str, Enforcement] = {
+            "wall_seconds": Enforcement.ENFORCED,
+            "cpu_seconds": _or_per_process(kept["cpu_seconds"]),
+            "cpus": kept["cpus"],
+            "memory_bytes": _or_per_process(kept["memory_bytes"]),
+            # RLIMIT_NPROC counts per user namespace, and each sandbox has its own.
+            "processes": Enforcement.ENFORCED,
+            "open_files": Enforcement.PER_PROCESS,
+            "disk_bytes": Enforcement.ENFORCED,
+            "inodes": Enforcement.ENFORCED,
+            "output_bytes": Enforcement.ENFORCED,
+            "result_bytes": Enforcement.ENFORCED,
+            "artefact_bytes": Enforcement.ENFORCED,
+            "record_bytes": Enforcement.ENFORCED,
+        }
+
+    def __repr__(self) -> str:
+        return f"<NamespaceTier {len(self._zygotes)} zygotes>"
+
+    async def create(self, profile: Profile) -> Sandbox:
+        """A sandbox that has proven its walls. Raises :class:`Unavailable` or SandboxLost."""
+        zygote = await self._zygote(profile.tenant)
+        identity = zygote.identity
+        offset = identity.acquire()
+        try:
+            cgroup = self._cgroups.create(
+                f"sandbox-{next(self._numbers)}",
+                GuestCeilings(profile.memory_bytes, profile.processes, profile.cpus),
+            )
+        except CgroupError as error:
+            identity.release(offset)
+            raise Unavailable(f"no cgroup for a sandbox: {error}") from error
+        boundary = NamespaceBoundary(
+            self._image.digest, self.enforcement, cgroup, lambda: identity.release(offset)
+        )
+        link = None
+        try:
+            cpus = self._choose_cpus(profile.cpus)
+            link = await self._clone(zygote, profile, boundary, cgroup, offset, cpus)
+            await self._check_receipt(link, offset, len(cpus) or None)
+        except BaseException:
+            await asyncio.shield(_abandon(boundary, link))
+            raise
+        return Sandbox(profile, boundary, link)
+
+    async def close(self) -> None:
+        """End every zygote and remove the executor's cgroups."""
+        zygotes, self._zygotes = list(self._zygotes.values()), {}
+        for zygote in zygotes:
+            await zygote.end()
+            if self._identities is not None:
+                self._identities.give_back(zygote.identity)
+        if self._identities is not None:
+            self._identities.close()
+        self._cgroups.close()
+
+    async def _clone(
+        self,
+        zygote: Zygote,
+        profile: Profile,
+        boundary: NamespaceBoundary,
+        cgroup: GuestCgroup,
+        offset: int,
+        cpus: list[int],
+    ) -> Link:
+        guest_in, to_guest = os.pipe()
+        from_guest, guest_out = os.pipe()
+        try:
+            link = Link(asyncio.get_running_loop(), from_guest, to_guest)
+        except BaseException:
+            os.close(from_guest)
+            os.close(to_guest)
+            raise
+        try:
+            request = {
+                "id": offset,
+                "disk_bytes": profile.disk_bytes,
+                "inodes": profile.inodes,
+                "cpus": cpus,
+            }
+            doors = cgroup.join_fds()
+            boundary.hold(await zygote.clone(request, [guest_in, guest_out, *doors]))
+        except BaseException:
+            link.close()
+            raise
+        finally:
+            os.close(guest_in)
+            os.close(guest_out)
+            cgroup.close_fds()
+        return link
+
+    async def _check_receipt(self, link: Link, offset: int, cpus: int | None) -> None:
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                await asyncio.wait({link.hello, link.broken}, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise SandboxLost(f"the agent was silent for {HELLO_SECONDS:g} s") from None
+        if not link.hello.done() or link.hello.cancelled():
+            raise SandboxLost(f"the sandbox did not start: {link.broken.result()}")
+        receipt = link.hello.result()["receipt"]
+        assert isinstance(receipt, Mapping)
+        missing = faults(receipt, offset, cpus)
+        if missing:
+            raise Unavailable("the sandbox lacks what was promised: " + "; ".join(missing))
+
+    async def _zygote(self, tenant: str) -> Zygote:
+        zygote = self._zygotes.get(tenant)
+        if zygote is not None and not zygote.dead:
+            return zygote
+        async with self._starting.setdefault(tenant, asyncio.Lock()):
+            zygote = self._zygotes.get(tenant)
+            if zygote is None or zygote.dead:
+                if self._identities is None:
+                    self._identities = open_identities()
+                if zygote is not None:
+                    await zygote.end()
+                    self._identities.give_back(zygote.identity)
+                identity = self._identities.slice()
+                try:
+                    zygote = await Zygote.start(self._image, identity, self._preloaded)
+                except BaseException:
+                    self._identities.give_back(identity)
+                    raise
+                self._zygotes[tenant] = zygote
+        return zygote
+
+    def _choose_cpus(self, cpus: float) -> list[int]:
+        """As many CPUs as the share needs, in turn; none: no restriction."""
+        count = math.ceil(cpus)
+        if count >= len(self._cpus):
+            return []
+        first = self._next_cpu
+        self._next_cpu = (first + count) % len(self._cpus)
+        return [self._cpus[(first + index) % len(self._cpus)] for index in range(count)]
+
+
+async def _abandon(boundary: NamespaceBoundary, link: Link | None) -> None:
+    boundary.kill()
+    await boundary.gone()
+    if link is not None:
+        link.close()
+    await boundary.release()
+
+
+def _or_per_process(kept: Enforcement) -> Enforcement:
+    return kept if kept is Enforcement.ENFORCED else Enforcement.PER_PROCESS

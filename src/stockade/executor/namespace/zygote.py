@@ -1,0 +1,200 @@
+"""The executor's hold on one zygote: start it, ask it for sandboxes, end it."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from stockade.executor.namespace.identity import IdentitySlice, SoleSlice
+from stockade.executor.namespace.image import INTERPRETER, HostImage, native_folder
+from stockade.port import SandboxLost, Unavailable
+
+START_SECONDS = 20.0
+ANSWER_SECONDS = 10.0
+_BOOT = (
+    "import sys; sys.path.insert(0, '/opt/stockade'); "
+    "from stockade_guest import zygote; zygote.main(sys.argv[1:])"
+)
+# Loaded once per tenant, free for each program. Chosen by what agents' programs import
+# and by what it costs each fork; a test holds the memory.
+PRELOADED = (
+    "json", "re", "math", "random", "collections", "itertools", "functools", "datetime", "time",
+    "statistics", "string", "io", "os", "sys", "pathlib", "csv", "hashlib", "base64", "typing",
+    "dataclasses", "enum", "decimal", "textwrap", "operator", "copy", "struct", "tempfile",
+    "shutil", "subprocess", "argparse", "traceback", "contextlib", "heapq", "bisect", "glob",
+    "urllib.parse", "threading", "uuid", "socket",
+)  # fmt: skip
+
+
+class Zygote:
+    """A warm interpreter of one tenant, outside every sandbox and without any guest code.
+
+    It ends with its control socket, with the launcher, and with the executor: by any of
+    them, and every sandbox that it cloned ends with it.
+    """
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, control: socket.socket, identity: IdentitySlice | SoleSlice
+    ) -> None:
+        self._process = process
+        self._control = control
+        self.identity = identity
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[int]] = deque()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._errors = bytearray()
+        self._loop.add_reader(control, self._readable)
+        self._listening = asyncio.create_task(self._listen())
+
+    def __repr__(self) -> str:
+        state = "dead" if self.dead else "alive"
+        return f"<Zygote {self._process.pid} {state}, {len(self._waiting)} asked for>"
+
+    @classmethod
+    async def start(
+        cls, image: HostImage, identity: IdentitySlice | SoleSlice, preloaded: Sequence[str]
+    ) -> "Zygote":
+        """Start one. Raises :class:`Unavailable` with the launcher's own words."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        try:
+            arguments = [
+                str(native_folder() / "stockade-launch"),
+                *("--parent", str(os.getpid()), "--control", str(theirs.fileno())),
+                *("--map", str(identity.base), str(identity.count)),
+            ]
+            for bind in image.binds:
+                arguments += ["--bind", str(bind.source), bind.target]
+            arguments += ["--", str(INTERPRETER), "-I", "-c", _BOOT, *preloaded]
+            process = await asyncio.create_subprocess_exec(
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env={},
+            )
+        except OSError as error:
+            ours.close()
+            raise Unavailable(f"the launcher cannot be started: {error}") from error
+        finally:
+            theirs.close()
+        zygote = cls(process, ours, identity)
+        try:
+            await asyncio.wait_for(asyncio.shield(zygote._ready), START_SECONDS)
+        except (TimeoutError, SandboxLost) as error:
+            await zygote.end()
+            said = zygote.errors or f"it was not ready within {START_SECONDS:g} s"
+            raise Unavailable(f"the namespace tier cannot be started: {said}") from error
+        except BaseException:
+            await zygote.end()
+            raise
+        return zygote
+
+    @property
+    def dead(self) -> bool:
+        """Whether it serves no more."""
+        return self._control.fileno() < 0 or self._process.returncode is not None
+
+    @property
+    def errors(self) -> str:
+        """What it said on standard error: the last of it, on one line."""
+        return " ".join(self._errors.decode("utf-8", "replace").split())[-500:]
+
+    async def clone(self, request: Mapping[str, object], descriptors: Sequence[int]) -> int:
+        """Ask for one sandbox; returns its pidfd, which the caller owns.
+
+        ``descriptors``: wire in, wire out, then the cgroups' doors, still the caller's.
+        """
+        if self.dead:
+            raise SandboxLost(f"the zygote is dead: {self.errors}")
+        answer: asyncio.Future[int] = self._loop.create_future()
+        packet = json.dumps(request).encode()
+        # Requests are answered in order. A full socket means that one is being worked on.
+        deadline = self._loop.time() + ANSWER_SECONDS
+        while True:
+            try:
+                socket.send_fds(self._control, [packet], list(descriptors))
+                break
+            except BlockingIOError:
+                if self._loop.time() > deadline:
+                    raise SandboxLost("the zygote takes no more requests") from None
+                await asyncio.sleep(0.001)
+            except OSError as error:
+                raise SandboxLost(f"the zygote is gone: {error.strerror}") from error
+        self._waiting.append(answer)
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), ANSWER_SECONDS)
+        except TimeoutError:
+            # It is stuck: what it still makes would belong to nobody.
+            self._process_kill()
+            raise SandboxLost(f"the zygote did not answer within {ANSWER_SECONDS:g} s") from None
+        except asyncio.CancelledError:
+            answer.add_done_callback(_discard)
+            raise
+
+    async def end(self) -> None:
+        """End it and every sandbox of it; returns when they are gone."""
+        self._hang_up("the zygote was ended")
+        self._process_kill()
+        await self._process.wait()
+        self._listening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._listening
+
+    def _process_kill(self) -> None:
+        # The launcher: pid 1 of the tenant's tree dies with it, and the tree with pid 1.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+
+    def _readable(self) -> None:
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, descriptors = b"", []
+        if not packet:
+            self._hang_up(f"the zygote is gone: {self.errors}")
+            return
+        if not self._ready.done():
+            self._ready.set_result(None)
+            return
+        answer = self._waiting.popleft()
+        if descriptors:
+            os.set_inheritable(descriptors[0], False)
+            if answer.cancelled():
+                os.close(descriptors[0])
+            else:
+                answer.set_result(descriptors[0])
+        elif not answer.cancelled():
+            answer.set_exception(SandboxLost(f"no sandbox: {json.loads(packet)['error']}"))
+
+    def _hang_up(self, reason: str) -> None:
+        if self._control.fileno() < 0:
+            return
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        for answer in (*self._waiting, self._ready):
+            if not answer.done():
+                answer.set_exception(SandboxLost(reason))
+                answer.exception()  # somebody may have stopped waiting
+        self._waiting.clear()
+
+    async def _listen(self) -> None:
+        assert self._process.stderr is not None
+        while data := await self._process.stderr.read(4096):
+            self._errors += data
+            del self._errors[:-4096]
+
+
+def _discard(answer: "asyncio.Future[int]") -> None:
+    """Close the pidfd of a sandbox that nobody waits for; its wire is closed already."""
+    if not answer.cancelled() and answer.exception() is None:
+        os.close(answer.result())

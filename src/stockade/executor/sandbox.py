@@ -1,0 +1,55 @@
+"""One sandbox as the executor holds it: its walls and its wire."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from stockade.executor.boundary import Boundary
+from stockade.executor.link import Link
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What is fixed when a sandbox is made. Sandboxes of one profile are interchangeable."""
+
+    tenant: str
+    disk_bytes: int
+    inodes: int
+    cpus: float
+    memory_bytes: int
+    processes: int
+
+
+class Sandbox:
+    """A live sandbox whose receipt was checked. It serves one execution or one session."""
+
+    def __init__(self, profile: Profile, boundary: Boundary, link: Link) -> None:
+        self.profile = profile
+        self.boundary = boundary
+        self.link = link
+        self.made_at = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"<Sandbox {self.boundary.tier} {self.profile.tenant} {self.link!r}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its wire still stands."""
+        return not self.link.broken.done()
+
+    async def end(self) -> None:
+        """Kill what lives inside; return when it is gone and the last byte was read."""
+        self.boundary.kill()
+        await self.boundary.gone()
+        # Every writer is dead: the pipe's rest comes, then its end.
+        await asyncio.shield(self.link.broken)
+
+    async def release(self) -> None:
+        """Give back what it held on the host."""
+        self.link.close()
+        await self.boundary.release()
+
+    async def destroy(self) -> None:
+        """``end`` and ``release``, also when the waiter is cancelled."""
+        await self.end()
+        await self.release()

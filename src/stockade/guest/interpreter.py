@@ -1,0 +1,166 @@
+"""Running Python source in this very interpreter, as ``python3`` itself would.
+
+The interpreter was forked, not executed: random states that it would share with its
+siblings are made anew first. What CPython does at its end (threads, ``atexit``, flushing
+files that nobody closed) is done here, for the process then ends without its finalizer,
+which would copy every shared page.
+"""
+
+import atexit
+import gc
+import io
+import linecache
+import os
+import signal
+import sys
+import traceback
+import types
+
+from . import program
+
+
+def run(name, arguments, source):
+    """Run ``source``; returns the exit code. ``name``: a script's path, or ``None``."""
+    _reseed()
+    _open_standard_streams()
+    main = _make_main(name, arguments)
+    gc.enable()
+    code = _execute(name, source, main)
+    code = _finish(main, code)
+    if code:
+        program.at_failing_exit()
+    return code
+
+
+def _reseed():
+    """State that a fork duplicates: ``random`` by its own fork hook, the rest here."""
+    ssl = sys.modules.get("ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(32), 32.0)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _open_standard_streams():
+    terminal = os.isatty(1)
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stdout = open(
+        1, "w", encoding="utf-8", errors="surrogateescape", closefd=False,
+        buffering=1 if terminal else -1,
+    )
+    sys.stderr = open(
+        2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
+    )
+    for stream, shown in ((sys.stdin, "<stdin>"), (sys.stdout, "<stdout>"), (sys.stderr, "<stderr>")):
+        stream.buffer.raw.name = shown
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+
+
+def _make_main(name, arguments):
+    main = types.ModuleType("__main__")
+    main.__builtins__ = sys.modules["builtins"]
+    main.__annotations__ = {}
+    del main.__doc__
+    main.__doc__ = None
+    if name is None:
+        sys.argv = ["-c", *arguments]
+        sys.path.insert(0, "")
+    else:
+        main.__file__ = os.path.abspath(name)
+        sys.argv = [name, *arguments]
+        sys.path.insert(0, os.path.dirname(main.__file__))
+    sys.orig_argv = [program.INTERPRETER, *sys.argv]
+    sys.modules["__main__"] = main
+    linecache.clearcache()
+    return main
+
+
+def _execute(name, source, main):
+    filename = "<string>" if name is None else main.__file__
+    try:
+        code = compile(source, filename, "exec", dont_inherit=True)
+        exec(code, main.__dict__)  # noqa: S102 - the very purpose
+    except SystemExit as error:
+        return _exit_code(error.code)
+    except KeyboardInterrupt:
+        _show_error()
+        return -signal.SIGINT
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        _show_error()
+        return 1
+    return 0
+
+
+def _show_error():
+    kind, error, trace = sys.exc_info()
+    # The first frame is this module's own.
+    trace = trace.tb_next if trace is not None else None
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
+    try:
+        sys.excepthook(kind, error, trace)
+    except BaseException:  # noqa: BLE001 - a hook of the program's may fail as well
+        traceback.print_exception(kind, error, trace)
+
+
+def _exit_code(value):
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    print(value, file=sys.stderr)
+    return 1
+
+
+def _finish(main, code):
+    """What Py_FinalizeEx does that a program can see, in its order."""
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        try:
+            threading._shutdown()
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+    atexit._run_exitfuncs()
+    code = _flush_standard_streams(code)
+    _clear(main)
+    gc.collect()
+    for stream in gc.get_objects():
+        # Reached only through something that outlives the module: still written out.
+        if isinstance(stream, (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)):
+            _flush(stream)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _flush_standard_streams(code):
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and stream is sys.stdout:
+                print("Exception ignored in: %r\n%s: %s" % (stream, type(error).__name__, error),
+                      file=sys.__stderr__)
+                return code or 120
+    return code
+
+
+def _flush(stream):
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        return
+
+
+def _clear(main):
+    """Drop the module's names in CPython's order, so that ``__del__`` and files end."""
+    names = main.__dict__
+    for private in (True, False):
+        for name in list(names):
+            underscored = name.startswith("_") and not name.startswith("__")
+            if name != "__builtins__" and underscored is private:
+                names[name] = None

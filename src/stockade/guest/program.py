@@ -1,0 +1,196 @@
+"""The program's process: parked until its specification arrives, then the program itself.
+
+It is forked from the agent, enters the guest's cgroups, and blocks. What follows runs
+with nothing of the agent's: no wire, no descriptor but the four that every program has.
+"""
+
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+
+RESULT = 3
+_SPECIFICATION = 10
+_STATUS = 11
+EXIT_MARK = "stockade:exit"
+INTERPRETER = "/usr/bin/python3"
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+class Refused(Exception):
+    """The program cannot be started; ``args`` are what and why."""
+
+
+def run(pipes, joins, library):
+    """Never returns. ``pipes``: descriptors by name; ``joins``: doors of the cgroups."""
+    code = 255
+    try:
+        _enter(pipes, joins, library)
+        specification = _read_specification()
+        code = _start(specification)
+    except Refused as refusal:
+        what, reason = refusal.args
+        _tell({"refused": {"what": what, "reason": reason}})
+    except BaseException as error:  # noqa: BLE001 - told to the agent, which reports it
+        try:
+            _tell({"refused": {"what": "the program's process", "reason": repr(error)}})
+        except OSError:
+            pass
+    finally:
+        os._exit(code)
+
+
+def _enter(pipes, joins, library):
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    # Before anything of the guest's: what it allocates is charged to it from here on.
+    for door in joins:
+        os.write(door, b"0")
+    lifted = {name: os.dup2(pipes[name], number) for name, number in (
+        ("specification", _SPECIFICATION),
+        ("status", _STATUS),
+    )}
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2), ("result", RESULT)):
+        os.dup2(pipes[name], number)
+    for number in lifted.values():
+        os.set_inheritable(number, False)
+    os.closerange(RESULT + 1, _SPECIFICATION)
+    os.closerange(_STATUS + 1, 256)
+    library.stockade_set_dumpable(1)
+    os.write(_STATUS, b"+")
+
+
+def _read_specification():
+    """``(dict, source)``: a length, that many bytes of JSON, then source to the end."""
+    (length,) = struct.unpack(">I", _read_exactly(4))
+    specification = json.loads(_read_exactly(length))
+    pieces = []
+    while True:
+        piece = os.read(_SPECIFICATION, 65536)
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(_SPECIFICATION)
+    specification["source"] = b"".join(pieces)
+    return specification
+
+
+def _read_exactly(count):
+    pieces = b""
+    while len(pieces) < count:
+        piece = os.read(_SPECIFICATION, count - len(pieces))
+        if not piece:
+            os._exit(0)  # the agent is gone, or needs no further program
+        pieces += piece
+    return pieces
+
+
+def _tell(message):
+    os.write(_STATUS, json.dumps(message).encode())
+
+
+def _start(specification):
+    _set_rlimits(specification["rlimits"])
+    terminal = specification.get("terminal")
+    if terminal:
+        _take_terminal(terminal)
+    folder = specification["working_directory"]
+    os.chdir("/workspace")
+    if folder:
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise Refused(folder, "no such working directory: " + os.strerror(error.errno)) from None
+    _set_environment(specification["environment"])
+    python = specification["python"]
+    if python is None:
+        return _execute(specification["argv"])
+    if python["fresh"]:
+        name = python["name"]
+        program = ["-c", os.fsdecode(specification["source"])] if name is None else [name]
+        return _execute([INTERPRETER, *program, *python["arguments"]])
+    os.close(_STATUS)
+    from . import interpreter
+
+    return interpreter.run(python["name"], python["arguments"], specification["source"])
+
+
+def _set_rlimits(rlimits):
+    """Lowered, never raised: hard limits, so that the guest cannot lift them again."""
+    for kind, name in (
+        (resource.RLIMIT_NOFILE, "open_files"),
+        (resource.RLIMIT_FSIZE, "file_bytes"),
+        (resource.RLIMIT_DATA, "data_bytes"),
+        (resource.RLIMIT_CPU, "cpu_seconds"),
+        (resource.RLIMIT_NPROC, "processes"),
+    ):
+        value = rlimits[name]
+        if value is not None:
+            hard = resource.getrlimit(kind)[1]
+            if hard != resource.RLIM_INFINITY:
+                value = min(value, hard)
+            resource.setrlimit(kind, (value, value))
+
+
+def _take_terminal(path):
+    """The first terminal that a session leader opens becomes its own: tty_ioctl(4)."""
+    terminal = os.open(path, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(terminal, number)
+    if terminal > 2:
+        os.close(terminal)
+
+
+def _set_environment(environment):
+    os.environ.clear()
+    os.environ.update(
+        {"PATH": PATH, "HOME": "/workspace", "LANG": "C.UTF-8", "USER": "guest", "SHELL": "/bin/sh"}
+    )
+    os.environ.update(environment)
+
+
+def _find(name):
+    """The path of a program as a shell would find it; the image decides, not the host."""
+    if "/" in name:
+        return name
+    for folder in os.environ.get("PATH", PATH).split(":"):
+        path = os.path.join(folder or ".", name)
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path
+    raise Refused(name, "no such program in the image")
+
+
+def _execute(argv):
+    path = _find(argv[0])
+    # Ignored by the interpreter, and inherited through exec: signal(7).
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execve(path, argv, os.environ)
+    except OSError as error:
+        reason = os.strerror(error.errno)
+        if isinstance(error, FileNotFoundError):
+            reason = "no such program in the image"
+        raise Refused(argv[0], reason) from None
+    return 127
+
+
+def at_failing_exit():
+    """Let the agent look at this process before it is gone.
+
+    Descriptors in use are counted by the agent, from outside, while the process stands
+    still; its mark is its name, for a stop alone may be the program's own.
+    """
+    try:
+        os.close(0)  # a descriptor is needed, and there may be none left
+    except OSError:
+        pass
+    try:
+        with open("/proc/self/comm", "w") as name:
+            name.write(EXIT_MARK)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    except OSError:
+        sys.exc_info()  # not even one descriptor: the agent sees what it sees

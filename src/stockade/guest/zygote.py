@@ -1,0 +1,130 @@
+"""The zygote: a warm interpreter of one tenant that clones itself into sandboxes.
+
+It runs no guest code, ever, and reads nothing but the executor's requests: one packet on
+the control socket asks for one sandbox. What it has loaded is what each sandbox starts
+with; a module that is preloaded here costs a program nothing to import.
+"""
+
+import array
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+
+CONTROL = 3
+LIBRARY = "/opt/stockade/libstockade.so"
+MAX_REQUEST = 65536
+MAX_DESCRIPTORS = 8
+
+
+class SandboxSpec(ctypes.Structure):
+    """``struct stockade_sandbox`` of sandbox.h."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("disk_bytes", ctypes.c_uint64),
+        ("inodes", ctypes.c_uint64),
+        ("affinity", ctypes.c_uint64 * 16),
+        ("wire_in", ctypes.c_int32),
+        ("wire_out", ctypes.c_int32),
+        ("joins", ctypes.c_int32),
+        ("join", ctypes.c_int32 * 4),
+    ]
+
+
+def make_spec(request, descriptors):
+    """The C side's view of a request: ``[wire in, wire out, cgroup doors...]``."""
+    spec = SandboxSpec(
+        size=ctypes.sizeof(SandboxSpec),
+        id=request["id"],
+        disk_bytes=request["disk_bytes"],
+        inodes=request["inodes"],
+        wire_in=descriptors[0],
+        wire_out=descriptors[1],
+        joins=len(descriptors) - 2,
+    )
+    for cpu in request["cpus"]:
+        spec.affinity[cpu // 64] |= 1 << (cpu % 64)
+    for index, descriptor in enumerate(descriptors[2:]):
+        spec.join[index] = descriptor
+    return spec
+
+
+def preload(modules):
+    """Import what programs commonly use; a module that the image lacks is left out."""
+    missing = []
+    for name in modules:
+        try:
+            __import__(name)
+        except ImportError:
+            missing.append(name)
+    return missing
+
+
+def receive(control):
+    """One request and its descriptors; ``None`` when the executor is gone."""
+    packet, ancillary, flags, _ = control.recvmsg(
+        MAX_REQUEST, socket.CMSG_SPACE(MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
+    )
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    if not packet:
+        return None
+    if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        raise RuntimeError("a request was cut")
+    return json.loads(packet), list(descriptors)
+
+
+def serve(control, library):
+    """Clone one sandbox per request. Returns only in a sandbox, with its joins' count."""
+    pidfd = ctypes.c_int(-1)
+    while True:
+        received = receive(control)
+        if received is None:
+            # The executor is gone. This is pid 1: the kernel kills every sandbox with it.
+            os._exit(0)
+        request, descriptors = received
+        spec = make_spec(request, descriptors)
+        ctypes.pythonapi.PyOS_BeforeFork()
+        pid = library.stockade_clone(ctypes.byref(spec), ctypes.byref(pidfd))
+        if pid == 0:
+            ctypes.pythonapi.PyOS_AfterFork_Child()
+            return spec.joins
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if pid < 0:
+            control.sendmsg([json.dumps({"error": os.strerror(-pid)}).encode()])
+            continue
+        rights = array.array("i", [pidfd.value])
+        control.sendmsg([b"{}"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        os.close(pidfd.value)
+
+
+def main(modules):
+    """Preload, freeze, serve; in the clone: become the agent."""
+    from . import agent
+
+    # Reaped by the kernel: whoever waits for a sandbox does so by its pidfd.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    missing = preload(modules)
+    agent.warm_up()
+    library = ctypes.PyDLL(LIBRARY)
+    control = socket.socket(fileno=CONTROL)
+    sys.path.remove("/opt/stockade")
+    # Objects made until now are never collected: collecting would touch, and so copy,
+    # pages that all sandboxes share.
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+    control.sendmsg([json.dumps({"ready": True, "missing": missing}).encode()])
+    joins = serve(control, library)
+    # Descriptor 3 is the wire now; the object must not close it.
+    control.detach()
+    agent.main(joins, library)
