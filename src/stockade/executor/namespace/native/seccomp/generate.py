@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING
 HERE = Path(__file__).resolve().parent
 
 if __name__ == "__main__" and not TYPE_CHECKING:
-    # A build runs this file alone, with nothing installed: the policy lies beside it.
+    # A build runs this file alone, with nothing installed: the policy lies beside it, and
+    # `python -P` would not look there.
+    sys.path.insert(0, str(HERE))
     import policy
 else:
     from stockade.executor.namespace.native.seccomp import policy
