@@ -1,0 +1,33 @@
+"""What the commands have of this machine; tests hand in another one as click's ``ctx.obj``."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from stockade.executor.doctor.report import Report
+    from stockade.port import ExecutionEnvironment
+
+
+def open_local() -> "AbstractAsyncContextManager[ExecutionEnvironment]":
+    """The executor of this machine, for one call."""
+    from stockade import executor
+
+    return executor.open_local(warm=False)
+
+
+def examine() -> "Report":
+    """What this machine can start."""
+    from stockade.executor import doctor
+
+    return doctor.examine()
+
+
+class Host(NamedTuple):
+    """Where sandboxes come from, and the three descriptors."""
+
+    open_environment: "Callable[[], AbstractAsyncContextManager[ExecutionEnvironment]]" = open_local
+    examine: "Callable[[], Report]" = examine
+    stdin: int = 0
+    stdout: int = 1
+    stderr: int = 2

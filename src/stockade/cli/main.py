@@ -1,0 +1,124 @@
+"""The command ``stockade``. Its parts are imported when they are asked for."""
+
+import errno
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import click
+
+import stockade
+from stockade.cli import exit_codes
+from stockade.cli.failure import Failure
+from stockade.cli.report import say
+
+# Name, module with a click command of that name, the line for `stockade --help`.
+COMMANDS = {
+    "run": ("stockade.cli.run", "Run a program that nobody reviewed in a sandbox of its own."),
+    "doctor": ("stockade.cli.doctor", "Say what this machine can start, and how limits are kept."),
+    "completion": ("stockade.cli.completion", "Print the completion script for a shell."),
+}
+
+
+class Stockade(click.Group):
+    """The group. A command's module is imported only when that command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run a command and exit: with sentences for errors, and codes that a script can tell."""
+        extra["standalone_mode"] = False
+        extra["prog_name"] = extra.get("prog_name") or "stockade"
+        sys.exit(_guarded(lambda: super(Stockade, self).main(*args, **extra)))
+
+
+def _guarded(run: Callable[[], object]) -> int:
+    try:
+        try:
+            code = run()
+            sys.stdout.flush()
+        except click.UsageError as error:
+            say(error.format_message())
+            if error.ctx is not None:
+                say(f"`{error.ctx.command_path} --help` says more")
+            return exit_codes.USAGE
+        except Failure as error:
+            say(error.message)
+            return error.code
+        except (click.Abort, KeyboardInterrupt):
+            return exit_codes.CANCELLED
+        else:
+            return code if isinstance(code, int) else exit_codes.OK
+    except OSError as error:
+        # Of the standard streams: what a command reads and writes is named by its own sentence.
+        _leave_stdout()
+        if error.errno == errno.EPIPE:
+            return exit_codes.CLOSED_OUTPUT
+        say(f"{error.strerror or error}")
+        return exit_codes.HOST_IO
+    except Exception:  # noqa: BLE001 - a code of its own, so that it is not taken for the program's
+        traceback.print_exc()
+        say("this is a fault of Stockade itself, not of the program")
+        return exit_codes.INTERNAL
+
+
+def _leave_stdout() -> None:
+    """Keep the interpreter from flushing once more at its end, and from complaining then."""
+    try:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    except OSError:
+        pass  # it is a complaint that is avoided, nothing else
+
+
+@click.group(
+    cls=Stockade,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="`stockade run --help` has examples. The exit codes are in the documentation.",
+)
+@click.version_option(stockade.__version__, prog_name="stockade", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Run code that nobody reviewed, inside a boundary with stated properties.
+
+    \b
+    stockade run script.py
+    stockade run -c 'print(6 * 7)'
+    stockade run -- node --version
+    stockade doctor
+    """
+
+
+def main() -> NoReturn:
+    """The entry point."""
+    _hold_standard_descriptors()
+    cli.main()
+
+
+def _hold_standard_descriptors() -> None:
+    """Fill standard descriptors that are closed, or the next file opened would become one.
+
+    Opened the wrong way round, so that reading or writing still fails as on a closed one.
+    """
+    for descriptor, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDWR)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)
+
+
+if __name__ == "__main__":
+    main()

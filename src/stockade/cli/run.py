@@ -1,0 +1,465 @@
+"""``stockade run``."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import click
+
+from stockade.cli import exit_codes, files, report
+from stockade.cli.failure import Failure
+from stockade.cli.host import Host
+from stockade.cli.options import (
+    FileName,
+    RunCommand,
+    SectionedOption,
+    TierName,
+    limit_option,
+    limits,
+    refusal,
+)
+from stockade.port import (
+    Command,
+    Execution,
+    ExecutionRequest,
+    InvalidRequest,
+    Program,
+    PythonScript,
+    PythonSource,
+    SandboxLost,
+    SandboxRequest,
+    Tier,
+    Unavailable,
+)
+from stockade.port.program import MAX_SOURCE_BYTES
+
+if TYPE_CHECKING:
+    from stockade.cli.conduct import Conducted
+
+# A script's ending to the interpreter of the image that runs it; Python has a program of its own.
+_INTERPRETERS = {".js": "node", ".mjs": "node", ".sh": "sh"}
+_SOURCE_RULE = "the most that source may have"
+
+
+def _option(*names: str, section: str, **attributes: Any) -> Callable[[Any], Any]:
+    return click.option(*names, cls=SectionedOption, section=section, **attributes)
+
+
+@click.command(
+    "run",
+    cls=RunCommand,
+    # What follows the program is the program's, whatever it looks like.
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+)
+@click.argument(
+    "words", nargs=-1, type=FileName(), metavar="SCRIPT | -c CODE | -- PROGRAM  [ARGUMENTS]..."
+)
+@_option("-c", "code", metavar="CODE", section="Program", help="Run this Python source.")
+@_option(
+    "--fresh",
+    is_flag=True,
+    section="Program",
+    help="Execute Python anew: its own address layout and hash seed, not a warm interpreter's.",
+)
+@_option(
+    "--input",
+    "input_file",
+    type=FileName(),
+    section="Program",
+    help="Standard input from this file.",
+)
+@_option(
+    "--tty/--no-tty",
+    "tty",
+    default=None,
+    section="Program",
+    help="Give the program a terminal.  [default: when standard input and output are one]",
+)
+@_option(
+    "--file",
+    "sources",
+    multiple=True,
+    metavar="SRC[:DEST]",
+    type=FileName(),
+    section="Files and variables",
+    help="Put a file into /workspace before the start; the last ':' splits.  (repeatable)",
+)
+@_option(
+    "--artefact",
+    "artefacts",
+    multiple=True,
+    metavar="NAME[:DEST]",
+    section="Files and variables",
+    help="Bring a file out of /workspace after the end, to DEST, a file or a folder; "
+    "the first ':' splits.  (repeatable)",
+)
+@_option(
+    "--result",
+    "result",
+    metavar="FILE",
+    type=FileName(),
+    section="Files and variables",
+    help="Put what the program wrote on descriptor 3 into this file; '-' for standard output.",
+)
+@_option(
+    "--force",
+    is_flag=True,
+    section="Files and variables",
+    help="Let --artefact and --result replace files that exist.",
+)
+@_option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    section="Files and variables",
+    help="Set a variable; without a value, to the one it has here.  (repeatable)",
+)
+@limit_option("wall_seconds", "Time from start to end, like 30s or 2m.")
+@limit_option("cpu_seconds", "CPU time of all processes together.")
+@limit_option("cpus", "CPUs that may be used at once.")
+@limit_option("memory_bytes", "Memory, the workspace included, like 512M or 1.5G.")
+@limit_option("processes", "Processes and threads alive at once.")
+@limit_option("open_files", "Open files per process.")
+@limit_option("disk_bytes", "Bytes in /workspace and /tmp.")
+@limit_option("inodes", "Files and folders in /workspace and /tmp.")
+@limit_option("output_bytes", "Bytes on standard output and error together.")
+@limit_option("result_bytes", "Bytes on descriptor 3.")
+@limit_option("artefact_bytes", "Bytes of all artefacts together.")
+@limit_option("record_bytes", "Bytes of each stream kept for --json.")
+@_option(
+    "--tier",
+    type=TierName(),
+    section="Sandbox",
+    help="The boundary.  [default: the strongest that can be started]",
+)
+@_option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    section="Output",
+    help="Print the whole record as one JSON object; output is not copied as it comes.",
+)
+@_option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    section="Output",
+    help="Say on standard error where it ran, how long, and what it used.",
+)
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    words: tuple[str, ...],
+    code: str | None,
+    fresh: bool,
+    input_file: str | None,
+    tty: bool | None,
+    sources: tuple[str, ...],
+    artefacts: tuple[str, ...],
+    result: str | None,
+    force: bool,
+    variables: tuple[str, ...],
+    tier: Tier | None,
+    as_json: bool,
+    verbose: bool,
+    **ceilings: float | None,
+) -> int:
+    """Run a program that nobody reviewed in a sandbox of its own, like a plain command.
+
+    Options come first: everything after the program belongs to the program. Its input,
+    output and exit code are passed through; when it is not allowed to end by itself, one
+    line on standard error says why, and which option raises the limit.
+
+    \b
+    stockade run script.py --its own --options
+    stockade run -c 'import sys; print(sys.argv)' a b
+    stockade run app.js                      also .mjs and .sh
+    stockade run -- node -p 6*7              any program of the image
+    generate | stockade run -                Python source from standard input
+    stockade run --memory 1G --timeout 2m heavy.py < data > out
+    stockade run --file data.csv --artefact plot.png:figures/ draw.py
+    stockade run --json -c 'print(1)' | jq -r .stdout.head.text
+    """
+    host = ctx.find_object(Host) or Host()
+    chosen = limits(ceilings)
+    targets = _targets(artefacts, result, force, as_json)
+    script = _script(words, code, fresh, dashes=ctx.meta["stockade.dashes"], host=host)
+    given = script.files | _sources(sources, chosen.disk_bytes, taken=script.name)
+    environment = _variables(variables)
+    stdin = _stdin(host, input_file, used_up=script.from_stdin)
+    size = None
+    if _wants_terminal(host, tty, stdin, as_json):
+        from stockade.cli import terminal
+
+        size = terminal.size(host.stdout)
+        name = terminal.kind()
+        environment = ({"TERM": name} if name else {}) | environment
+    try:
+        request = ExecutionRequest(
+            script.program,
+            environment=environment,
+            files=given,
+            artefacts=tuple(targets.artefacts),
+            terminal=size,
+        )
+        sandbox = SandboxRequest(limits=chosen, tier=tier)
+    except InvalidRequest as error:
+        raise click.UsageError(refusal(error)) from None
+    conducted = _conduct(host, request, sandbox, stdin, live=not as_json)
+    return _finish(host, conducted, sandbox, targets, as_json=as_json, verbose=verbose)
+
+
+class _Script(NamedTuple):
+    """The program, and the file it needs in the workspace."""
+
+    program: Program
+    files: dict[str, bytes]
+    name: str = ""
+    """The workspace name that the program takes up; empty for none."""
+    from_stdin: bool = False
+
+
+def _script(
+    words: tuple[str, ...], code: str | None, fresh: bool, *, dashes: bool, host: Host
+) -> _Script:
+    try:
+        if code is not None:
+            return _Script(PythonSource(code, words, fresh), {})
+        if not words:
+            raise click.UsageError("there is no program: give SCRIPT, or -c CODE, or -- PROGRAM")
+        if dashes:
+            return _Script(Command(words), {})
+        first, rest = words[0], words[1:]
+        if first == "-":
+            source = files.read_bounded(host.stdin, "the source", MAX_SOURCE_BYTES, _SOURCE_RULE)
+            return _Script(PythonSource(source, rest, fresh), {}, from_stdin=True)
+        name = os.path.basename(first)  # noqa: PTH119 - a name need not be valid UTF-8
+        ending = os.path.splitext(name)[1]  # noqa: PTH122
+        if ending == ".py":
+            source = files.read_input(first, MAX_SOURCE_BYTES, _SOURCE_RULE)
+            return _Script(PythonScript(name, source, rest, fresh), {}, name)
+        if ending in _INTERPRETERS:
+            source = files.read_input(first, MAX_SOURCE_BYTES, _SOURCE_RULE)
+            # A name like -x.sh would be an option to the interpreter.
+            spelled = f"./{name}" if name.startswith("-") else name
+            argv = (_INTERPRETERS[ending], spelled, *rest)
+            return _Script(Command(argv), {name: source}, name)
+    except InvalidRequest as error:
+        raise click.UsageError(refusal(error)) from None
+    raise click.UsageError(
+        f"{first!r} is no .py, .js, .mjs or .sh file; for a program of the image put -- in front "
+        f"of it: stockade run -- {' '.join(words)}"
+    )
+
+
+def _sources(sources: tuple[str, ...], ceiling: int, *, taken: str) -> dict[str, bytes]:
+    given: dict[str, bytes] = {}
+    for text in sources:
+        # The last colon: a host's path may have some itself.
+        source, _, destination = text.rpartition(":") if ":" in text else (text, "", "")
+        if not source:
+            raise click.UsageError(f"--file {text!r}: names no file; it is SRC or SRC:DEST")
+        base = os.path.basename(source)  # noqa: PTH119
+        inside = _inside(destination) or base
+        if inside.endswith("/"):
+            inside += base
+        if inside in given or inside == taken:
+            raise click.UsageError(f"--file {text!r}: /workspace/{inside} would be written twice")
+        rule = "the workspace may hold no more, --disk raises it"
+        given[inside] = files.read_input(source, ceiling, rule)
+    return given
+
+
+def _inside(path: str) -> str:
+    """A workspace path, which may be spelled with ``/workspace/`` in front."""
+    return path.removeprefix("/workspace/")
+
+
+class _Targets(NamedTuple):
+    """Where on the host files will go, settled before anything runs."""
+
+    artefacts: dict[str, files.Target]
+    result: files.Target | None
+    result_on_stdout: bool
+
+
+def _targets(
+    artefacts: tuple[str, ...], result: str | None, force: bool, as_json: bool
+) -> _Targets:
+    chosen: dict[str, files.Target] = {}
+    for text in artefacts:
+        name, _, destination = text.partition(":")
+        name = _inside(name)
+        base = os.path.basename(name)  # noqa: PTH119
+        if not base:
+            raise click.UsageError(f"--artefact {text!r}: names no file; it is NAME or NAME:DEST")
+        if name in chosen:
+            raise click.UsageError(f"--artefact {text!r}: {name!r} is asked for twice")
+        chosen[name] = files.target("--artefact", destination or base, base, force)
+    if result == "-":
+        if as_json:
+            raise click.UsageError("--result '-': the JSON object has the result already")
+        return _Targets(chosen, None, True)
+    into = files.target("--result", result, "result", force) if result is not None else None
+    paths = [str(target) for target in chosen.values()] + ([str(into)] if into else [])
+    for path in paths:
+        if [os.path.abspath(other) for other in paths].count(os.path.abspath(path)) > 1:  # noqa: PTH100
+            raise click.UsageError(f"{path!r} would be written twice; give different names")
+    return _Targets(chosen, into, False)
+
+
+def _variables(variables: tuple[str, ...]) -> dict[str, str]:
+    environment: dict[str, str] = {}
+    for text in variables:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise click.UsageError(f"--env {text!r}: names no variable; it is NAME or NAME=VALUE")
+        if not equals:
+            if name not in os.environ:
+                raise click.UsageError(
+                    f"--env {name!r}: is not set here; give it a value: --env {name}=VALUE"
+                )
+            value = os.environ[name]
+        environment[name] = value
+    return environment
+
+
+def _stdin(host: Host, input_file: str | None, *, used_up: bool) -> int | None:
+    if input_file is not None and input_file != "-":
+        return files.open_input(input_file)
+    if used_up:
+        return None
+    if os.isatty(host.stdin):
+        from stockade.cli import terminal
+
+        # A background job that reads its terminal is stopped for good.
+        return host.stdin if terminal.in_foreground(host.stdin) else None
+    return files.check_input(host.stdin, "standard input")
+
+
+def _wants_terminal(host: Host, tty: bool | None, stdin: int | None, as_json: bool) -> bool:
+    possible = stdin is not None and os.isatty(stdin) and os.isatty(host.stdout) and not as_json
+    if tty and not possible:
+        raise click.UsageError(
+            "--tty: standard input and output must both be a terminal, in the foreground, "
+            "without --json"
+        )
+    return possible and tty is not False
+
+
+def _conduct(
+    host: Host,
+    request: ExecutionRequest,
+    sandbox: SandboxRequest,
+    stdin: int | None,
+    *,
+    live: bool,
+) -> "Conducted":
+    from stockade.cli.conduct import conduct
+
+    try:
+        return conduct(host, request, sandbox, stdin=stdin, live=live)
+    except Unavailable as error:
+        message = f"unavailable: {error}; `stockade doctor` says what this machine can start"
+        raise Failure(message, exit_codes.UNAVAILABLE) from None
+    except InvalidRequest as error:
+        raise click.UsageError(refusal(error)) from None
+    except SandboxLost as error:
+        raise Failure(f"lost: {error}", exit_codes.LOST) from None
+
+
+def _finish(
+    host: Host,
+    conducted: "Conducted",
+    sandbox: SandboxRequest,
+    targets: _Targets,
+    *,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Deliver what was asked for, say what there is to say, and settle the exit code."""
+    from stockade.cli.conduct import Cause
+
+    execution = conducted.execution
+    if not conducted.at_line_start and os.isatty(host.stderr):
+        click.echo(err=True)
+    if execution is None:
+        report.say("cancelled before the program started")
+        return exit_codes.CANCELLED
+    code = _code(conducted, execution)
+    if as_json:
+        from stockade.cli.record import as_json as to_json
+
+        _print(host, to_json(execution, code).encode() + b"\n")
+    if targets.result_on_stdout and execution.result and conducted.cause is None:
+        _print(host, execution.result)
+    code = _deliver(execution, targets, code)
+    if conducted.cause is Cause.OUTPUT_CLOSED:
+        return code  # quietly: whoever went away does not want to hear of it
+    if conducted.cause is Cause.HOST_FAILED:
+        report.say(conducted.failure)
+    elif conducted.cause is Cause.TERMINATED:
+        report.say("cancelled by a signal to stockade")
+    elif conducted.cause is Cause.INTERRUPTED:
+        report.say("cancelled by Ctrl-C")
+    elif (said := report.line(execution, sandbox.limits)) is not None:
+        report.say(said)
+    if verbose:
+        for line in report.verbose_lines(execution):
+            report.say(line)
+    return code
+
+
+def _code(conducted: "Conducted", execution: Execution) -> int:
+    from stockade.cli.conduct import Cause
+
+    if conducted.cause is Cause.OUTPUT_CLOSED:
+        return exit_codes.CLOSED_OUTPUT
+    if conducted.cause is Cause.HOST_FAILED:
+        return exit_codes.HOST_IO
+    if conducted.cause is not None:
+        # Even where the program ended first by a hair: its output may have been cut.
+        return exit_codes.CANCELLED
+    return report.exit_code(execution)
+
+
+def _deliver(execution: Execution, targets: _Targets, code: int) -> int:
+    """Write artefacts and the result. What is absent or fails counts where all else went well."""
+    for artefact in execution.artefacts:
+        if artefact.name in targets.artefacts:
+            code = _write(targets.artefacts[artefact.name], artefact.data, code)
+    for missing in execution.missing_artefacts:
+        report.say(f"artefact {missing.name!r} is not there: {missing.reason}")
+        code = code or exit_codes.NO_INPUT
+    if targets.result is not None or targets.result_on_stdout:
+        if execution.result is None:
+            report.say("the program wrote no result on descriptor 3")
+            code = code or exit_codes.NO_INPUT
+        elif targets.result is not None:
+            code = _write(targets.result, execution.result, code)
+    return code
+
+
+def _write(target: files.Target, data: bytes, code: int) -> int:
+    try:
+        target.write(data)
+    except OSError as error:
+        report.say(f"{str(target)!r} cannot be written: {error.strerror}")
+        return code or exit_codes.HOST_IO
+    return code
+
+
+def _print(host: Host, data: bytes) -> None:
+    try:
+        files.write_all(host.stdout, data)
+    except BrokenPipeError:
+        raise click.exceptions.Exit(exit_codes.CLOSED_OUTPUT) from None
+    except OSError as error:
+        _fail_output(error)
+
+
+def _fail_output(error: OSError) -> NoReturn:
+    raise Failure(f"standard output: {error.strerror}", exit_codes.HOST_IO) from None

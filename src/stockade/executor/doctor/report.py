@@ -1,0 +1,37 @@
+"""What an examination of this machine found. Pure data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stockade.port.execution import Enforcement
+from stockade.port.tier import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """Whether one tier can be started here, known by starting it."""
+
+    tier: Tier
+    available: bool
+    detail: str
+    """One sentence: what it is built on, or the first thing that is missing."""
+    start_ms: float | None = None
+    """Milliseconds from the request until a sandbox was at hand; ``None`` where none came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that an operator of this machine should know."""
+
+    tiers: tuple[TierStatus, ...]
+    enforcement: Mapping[str, tuple[Enforcement, str]] = field(default_factory=dict)
+    """Field of ``Limits`` to how it is kept here, and by what."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What the machine is: kernel, cgroup version, user, and the like."""
+    remedies: tuple[str, ...] = ()
+    """What to do so that more can be started or kept, one sentence each."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether at least one tier can be started."""
+        return any(status.available for status in self.tiers)
