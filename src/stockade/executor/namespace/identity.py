@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from stockade.port import Unavailable
+
 # Above what systemd, Docker and Podman give out by default for users and containers
 # (systemd.io/UIDS-GIDS), and below what systemd keeps for greeters, which is also where
 # numbers no longer fit into 31 bits.
@@ -32,7 +34,7 @@ Extent = tuple[int, int]
 """First id, and the one after the last."""
 
 
-class IdentityError(Exception):
+class IdentityError(Unavailable):
     """No ids can be had; the message says what is missing and what to do."""
 
 
@@ -134,7 +136,7 @@ class Identities(Protocol):
         ...
 
     def close(self) -> None:
-        """Let others have the ids."""
+        """Let others have the ids, once everything that has one is gone."""
         ...
 
 
@@ -214,10 +216,9 @@ class IdentityRange:
         self._free.append(taken.base)
 
     def close(self) -> None:
-        """Unlock. Refused while a slice is out."""
-        if self._taken:
-            raise ValueError(f"{len(self._taken)} slices are still in use")
+        """Unlock, once everything that has one of the ids is gone."""
         self._free.clear()
+        self._taken.clear()
         while self._held:
             _, fd = self._held.popitem()
             os.close(fd)
