@@ -60,7 +60,7 @@ class NoTree:
         """Everything is absent."""
         return enforcement_of(())
 
-    def create(self, name: str, limits: GuestCeilings) -> NoCgroup:  # noqa: ARG002 - nothing is kept
+    def create(self, name: str, limits: GuestCeilings) -> NoCgroup:
         """Make nothing."""
         check_name(name)
         return NoCgroup(name)

@@ -51,9 +51,7 @@ class GuestDirectories:
         """
         if not self._join_fds:
             for fd in self.fds:
-                self._join_fds.append(
-                    os.open(self._door, os.O_WRONLY | os.O_CLOEXEC, dir_fd=fd)
-                )
+                self._join_fds.append(os.open(self._door, os.O_WRONLY | os.O_CLOEXEC, dir_fd=fd))
         return list(self._join_fds)
 
     def close_fds(self) -> None:

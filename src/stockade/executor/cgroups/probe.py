@@ -72,9 +72,9 @@ def _parents(unified: Hierarchy) -> list[str]:
         parents.append(unified.own)
         if is_executor_leaf(unified.own):
             # An executor runs in this process already, or started it: go beside it.
-            parents.insert(0, os.path.dirname(os.path.dirname(unified.own)))
+            parents.insert(0, str(Path(unified.own).parents[1]))
         # DelegateSubgroup= puts us one below the cgroup that was delegated.
-        above = os.path.dirname(unified.own)
+        above = str(Path(unified.own).parent)
         if unified.own != unified.mount_point and _is_delegated(above):
             parents.append(above)
     if os.geteuid() == 0 and unified.mount_point not in parents:
