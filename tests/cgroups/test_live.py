@@ -63,15 +63,22 @@ def need(tree: CgroupTree, *fields: str) -> None:
 
 
 def start(guest: GuestCgroup, body: Callable[[], object]) -> int:
-    """Fork a process that enters, closes the doors and runs ``body``."""
+    """Fork a process that enters, closes the doors and runs ``body``; it has entered."""
     fds = guest.join_fds()
+    entered_read, entered_write = os.pipe()
     pid = os.fork()
     if pid:
+        os.close(entered_write)
+        entered = os.read(entered_read, 1)
+        os.close(entered_read)
+        assert entered
         return pid
     try:
         for fd in fds:
             os.write(fd, b"0")
         guest.close_fds()
+        os.write(entered_write, b"!")
+        os.close(entered_write)
         body()
         os._exit(0)
     finally:
@@ -139,7 +146,7 @@ async def test_a_stop_is_not_taken_for_an_oom(tree: CgroupTree) -> None:
     guest = tree.create("healthy", ROOMY)
     guest.watch_oom(asyncio.get_running_loop(), lambda: calls.append(None))
     pid = start(guest, lambda: time.sleep(60))
-    until(lambda: not guest.empty())
+    assert not guest.empty()
     guest.kill()
     assert wait(pid) == -signal.SIGKILL
     assert guest.usage().oom_kills == 0
@@ -231,7 +238,6 @@ async def test_a_process_without_any_right_enters_by_our_descriptor(tree: Cgroup
 async def test_removal_waits_for_what_is_still_dying(tree: CgroupTree) -> None:
     guest = tree.create("dying", ROOMY)
     pids = [start(guest, lambda: hold(10 * MIB)) for _ in range(8)]
-    until(lambda: not guest.empty())
     guest.kill()
     await guest.remove()
     assert {wait(pid) for pid in pids} == {-signal.SIGKILL}
@@ -281,7 +287,7 @@ def test_closing_kills_and_removes_everything(legacy: LegacyTree) -> None:
     assert isinstance(tree, LegacyTree)
     guest = tree.create("one", ROOMY)
     pid = start(guest, lambda: time.sleep(60))
-    until(lambda: not guest.empty())
+    assert not guest.empty()
     paths = [Path(directory.path) for directory in tree.directories]
     tree.close()
     assert wait(pid) == -signal.SIGKILL
@@ -340,7 +346,7 @@ class TestUnified:
         guest = unified.create("one", ROOMY)
         assert guest.empty()
         pid = start(guest, lambda: time.sleep(60))
-        until(lambda: not guest.empty())
+        assert not guest.empty()
         guest.kill()
         assert wait(pid) == -signal.SIGKILL
         until(guest.empty)

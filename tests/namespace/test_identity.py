@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stockade.executor.namespace.identity import (
@@ -92,6 +92,7 @@ class TestSlice:
             with pytest.raises(ValueError, match="outside the slice"):
                 IdentitySlice(1000).host_id(wrong)
 
+    @settings(database=None)
     @given(st.lists(st.booleans(), max_size=200))
     def test_no_offset_is_held_twice(self, steps: list[bool]) -> None:
         taken, held = IdentitySlice(1000, count=9), set[int]()
