@@ -24,13 +24,11 @@ class Boundary(Protocol):
     tier: Tier
     image: str
     enforcement: Mapping[str, Enforcement]
+    on_memory: Callable[[], None] | None
+    """Called, in the event loop, when something was killed for the memory ceiling."""
 
     def set_ceilings(self, limits: Limits) -> None:
         """Set what may still be set of the ceilings: memory, processes."""
-        ...
-
-    def watch_memory(self, callback: Callable[[], None]) -> None:
-        """Call back, in the event loop, when something was killed for the memory ceiling."""
         ...
 
     def usage(self) -> BoundaryUsage:

@@ -23,6 +23,9 @@ from stockade.port import (
 )
 
 
+_CLEAN_UP_DELAY = 0.0005
+
+
 class LocalEnvironment:
     """An :class:`~stockade.port.ExecutionEnvironment` whose sandboxes live on this machine."""
 
@@ -117,9 +120,15 @@ class LocalEnvironment:
 
     def _on_end(self, execution: ProgramExecution, sandbox: Sandbox) -> None:
         self._executions.discard(execution)
-        task = asyncio.create_task(sandbox.destroy())
+        task = asyncio.create_task(self._clean_up(sandbox))
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
+
+    async def _clean_up(self, sandbox: Sandbox) -> None:
+        # The caller, whose record is ready, goes first.
+        await asyncio.sleep(_CLEAN_UP_DELAY)
+        await sandbox.destroy()
+        self._pool.refill(sandbox.profile)
 
     async def __aenter__(self) -> Self:
         return self

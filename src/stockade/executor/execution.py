@@ -9,7 +9,6 @@ from collections.abc import AsyncIterable, Callable, Mapping
 from typing import Final
 
 from stockade.executor.capture import Capture
-from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.files import fetch, put
 from stockade.executor.outcome import Evidence, Stopped, judge
 from stockade.executor.sandbox import Sandbox
@@ -78,7 +77,7 @@ class ProgramExecution:
         self._output_total = 0
         self._evidence = Evidence(wall_seconds=0.0)
         self._channel = 0
-        self._before = BoundaryUsage()
+        self._before = sandbox.usage_when_made
         self._timings = [waited, 0.0, 0.0]
         self._started_at = 0.0
         self._end_report: asyncio.Future[None] = self._loop.create_future()
@@ -135,7 +134,8 @@ class ProgramExecution:
         began = time.monotonic()
         try:
             self._sandbox.boundary.set_ceilings(self._limits)
-            self._before = self._sandbox.boundary.usage()
+            if not self._single:
+                self._before = self._sandbox.boundary.usage()
             await self._put_files()
             if self._evidence.stopped is None and not self._evidence.refused:
                 self._start()
@@ -145,6 +145,7 @@ class ProgramExecution:
             self._evidence.refused = f"the arguments and the environment are too large: {error}"
         except SandboxLost as error:
             self._lost(str(error))
+        self._sandbox.boundary.on_memory = None
         for timer in self._timers:
             timer.cancel()
         artefacts, missing = await self._take_artefacts()
@@ -194,7 +195,7 @@ class ProgramExecution:
         self._timers.append(
             self._loop.call_later(self._limits.wall_seconds, self._stop, Stopped.WALL_CLOCK)
         )
-        self._sandbox.boundary.watch_memory(self._on_memory)
+        self._sandbox.boundary.on_memory = self._on_memory
         if self._limits.cpu_seconds < self._limits.wall_seconds * max(1.0, self._limits.cpus):
             self._check_cpu()
 

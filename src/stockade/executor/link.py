@@ -12,7 +12,7 @@ from stockade.executor.wire import (
 )
 from stockade.port import SandboxLost
 
-READ_SIZE = 262_144
+READ_SIZE = 65_536
 
 Handler = Callable[[Event], None]
 

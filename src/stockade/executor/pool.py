@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import StockadeError
 
+_PATIENCE_SECONDS = 0.02
+
 Create = Callable[[Profile], Awaitable[Sandbox]]
 
 
@@ -51,12 +53,12 @@ class Pool:
             sandbox = shelf.parked.popleft()
             if sandbox.alive:
                 self.hits += 1
-                self._fill(profile, shelf)
+                self._plan_fill(profile, shelf)
                 return sandbox
             self.dispose(sandbox)
         self.misses += 1
         sandbox = await self._create(profile)
-        self._fill(profile, shelf)
+        self._plan_fill(profile, shelf)
         return sandbox
 
     async def fill(self, profile: Profile) -> None:
@@ -98,6 +100,17 @@ class Pool:
                 while old.parked:
                     self.dispose(old.parked.popleft())
         return shelf
+
+    def refill(self, profile: Profile) -> None:
+        """Replace what was taken: the call that took it is over."""
+        shelf = self._shelves.get(profile)
+        if shelf is not None:
+            self._fill(profile, shelf)
+
+    def _plan_fill(self, profile: Profile, shelf: _Shelf) -> None:
+        # Making a sandbox takes a core for milliseconds, of which the call that goes on
+        # now is in more need. A call that lasts must not keep the pool empty, though.
+        asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._fill, profile, shelf)
 
     def _fill(self, profile: Profile, shelf: _Shelf) -> None:
         if self._target and shelf.refill is None and not self._closed:

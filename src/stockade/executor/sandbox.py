@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stockade.executor.boundary import Boundary
 from stockade.executor.link import Link
@@ -16,8 +16,9 @@ class Profile:
     disk_bytes: int
     inodes: int
     cpus: float
-    memory_bytes: int
-    processes: int
+    memory_bytes: int = field(compare=False)
+    """The ceiling to start with; like ``processes`` it can be set again before an execution."""
+    processes: int = field(compare=False)
 
 
 class Sandbox:
@@ -28,6 +29,8 @@ class Sandbox:
         self.boundary = boundary
         self.link = link
         self.made_at = time.monotonic()
+        # What parking cost is not the execution's.
+        self.usage_when_made = boundary.usage()
 
     def __repr__(self) -> str:
         return f"<Sandbox {self.boundary.tier} {self.profile.tenant} {self.link!r}>"

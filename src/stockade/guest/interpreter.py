@@ -9,6 +9,7 @@ which would copy every shared page.
 import atexit
 import gc
 import io
+import json
 import linecache
 import os
 import signal
@@ -16,7 +17,20 @@ import sys
 import traceback
 import types
 
-from . import program
+EXECUTABLE = "/usr/bin/python3"
+_REHEARSAL = """
+import json, sys
+class Thing:
+    def __init__(self, x=1): self.x = x
+    def __repr__(self): return f"<{self.x!r}>"
+def f(a, *b, **c):
+    try:
+        return [i * i for i in a if i % 2] + sorted(b)
+    except ValueError as error:
+        raise
+print(f(range(9), 1, 2), Thing(), json.dumps({"a": 1.5, "b": [None, "x"]}), file=out)
+print(sum(x for x in (1, 2, 3)), "%d %s" % (1, "x"), "a b".split(), file=out)
+"""
 
 
 def run(name, arguments, source):
@@ -26,10 +40,21 @@ def run(name, arguments, source):
     main = _make_main(name, arguments)
     gc.enable()
     code = _execute(name, source, main)
-    code = _finish(main, code)
-    if code:
-        program.at_failing_exit()
-    return code
+    return _finish(main, code)
+
+
+def rehearse():
+    """Do once, with nothing of anybody's, what ``run`` will do: see ``agent.rehearse``."""
+    main = types.ModuleType("__main__")
+    main.__builtins__ = sys.modules["builtins"]
+    json.loads('{"a": [1, 2.5, null, true], "b": "c", "environment": {}}')
+    with io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape") as out:
+        main.out = out
+        exec(compile(_REHEARSAL, "<string>", "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+        out.flush()
+    _clear(main)
+    gc.collect()
+    linecache.clearcache()
 
 
 def _reseed():
@@ -70,7 +95,7 @@ def _make_main(name, arguments):
         main.__file__ = os.path.abspath(name)
         sys.argv = [name, *arguments]
         sys.path.insert(0, os.path.dirname(main.__file__))
-    sys.orig_argv = [program.INTERPRETER, *sys.argv]
+    sys.orig_argv = [EXECUTABLE, *sys.argv]
     sys.modules["__main__"] = main
     linecache.clearcache()
     return main

@@ -11,11 +11,12 @@ import signal
 import struct
 import sys
 
+from . import interpreter
+
 RESULT = 3
 _SPECIFICATION = 10
 _STATUS = 11
 EXIT_MARK = "stockade:exit"
-INTERPRETER = "/usr/bin/python3"
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -60,6 +61,7 @@ def _enter(pipes, joins, library):
     os.closerange(RESULT + 1, _SPECIFICATION)
     os.closerange(_STATUS + 1, 256)
     library.stockade_set_dumpable(1)
+    interpreter.rehearse()
     os.write(_STATUS, b"+")
 
 
@@ -111,11 +113,12 @@ def _start(specification):
     if python["fresh"]:
         name = python["name"]
         program = ["-c", os.fsdecode(specification["source"])] if name is None else [name]
-        return _execute([INTERPRETER, *program, *python["arguments"]])
+        return _execute([interpreter.EXECUTABLE, *program, *python["arguments"]])
     os.close(_STATUS)
-    from . import interpreter
-
-    return interpreter.run(python["name"], python["arguments"], specification["source"])
+    code = interpreter.run(python["name"], python["arguments"], specification["source"])
+    if code:
+        _at_failing_exit()
+    return code
 
 
 def _set_rlimits(rlimits):
@@ -178,7 +181,7 @@ def _execute(argv):
     return 127
 
 
-def at_failing_exit():
+def _at_failing_exit():
     """Let the agent look at this process before it is gone.
 
     Descriptors in use are counted by the agent, from outside, while the process stands

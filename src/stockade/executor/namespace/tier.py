@@ -31,14 +31,19 @@ class NamespaceBoundary:
         image: str,
         enforcement: Mapping[str, Enforcement],
         cgroup: GuestCgroup,
+        ceilings: GuestCeilings,
         release_id: Callable[[], None],
     ) -> None:
         self.image = image
         self.enforcement = enforcement
+        self.on_memory: Callable[[], None] | None = None
         self._cgroup = cgroup
+        self._ceilings = ceilings
         self._release_id = release_id
         self._pidfd = -1
-        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = loop.create_future()
+        cgroup.watch_oom(loop, self._memory_ran_out)
 
     def hold(self, pidfd: int) -> None:
         """Take over the pidfd of the sandbox's pid 1."""
@@ -56,11 +61,10 @@ class NamespaceBoundary:
 
     def set_ceilings(self, limits: Limits) -> None:
         """Memory, processes and CPU share, for the execution that is about to start."""
-        self._cgroup.set_ceilings(ceilings(limits))
-
-    def watch_memory(self, callback: Callable[[], None]) -> None:
-        """Call back when the memory ceiling killed something."""
-        self._cgroup.watch_oom(asyncio.get_running_loop(), callback)
+        wanted = GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
+        if wanted != self._ceilings:
+            self._cgroup.set_ceilings(wanted)
+            self._ceilings = wanted
 
     def usage(self) -> BoundaryUsage:
         """The cgroup's counters."""
@@ -80,6 +84,10 @@ class NamespaceBoundary:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
+    def _memory_ran_out(self) -> None:
+        if self.on_memory is not None:
+            self.on_memory()
+
     async def gone(self) -> None:
         """Wait until pid 1 is dead, and so all others."""
         if self._pidfd >= 0:
@@ -93,11 +101,6 @@ class NamespaceBoundary:
             self._pidfd = -1
         await self._cgroup.remove()
         self._release_id()
-
-
-def ceilings(limits: Limits) -> GuestCeilings:
-    """What a cgroup keeps of the limits."""
-    return GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
 
 
 class NamespaceTier:
@@ -142,16 +145,18 @@ class NamespaceTier:
         zygote = await self._zygote(profile.tenant)
         identity = zygote.identity
         offset = identity.acquire()
+        ceilings = GuestCeilings(profile.memory_bytes, profile.processes, profile.cpus)
         try:
-            cgroup = self._cgroups.create(
-                f"sandbox-{next(self._numbers)}",
-                GuestCeilings(profile.memory_bytes, profile.processes, profile.cpus),
-            )
+            cgroup = self._cgroups.create(f"sandbox-{next(self._numbers)}", ceilings)
         except CgroupError as error:
             identity.release(offset)
             raise Unavailable(f"no cgroup for a sandbox: {error}") from error
         boundary = NamespaceBoundary(
-            self._image.digest, self.enforcement, cgroup, lambda: identity.release(offset)
+            self._image.digest,
+            self.enforcement,
+            cgroup,
+            ceilings,
+            lambda: identity.release(offset),
         )
         link = None
         try:
