@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 import select
 import stat
 from typing import NamedTuple
@@ -24,17 +23,9 @@ def open_input(path: str) -> int:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise Failure(f"{path!r} cannot be opened: {reason}", exit_codes.NO_INPUT) from None
-    try:
-        return check_input(descriptor, repr(path))
-    except Failure:
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):  # it can be opened, but not read
         os.close(descriptor)
-        raise
-
-
-def check_input(descriptor: int, name: str) -> int:
-    """Refuse a folder, which can be opened and not read."""
-    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        raise Failure(f"{name} is a folder; a file is needed here", exit_codes.NO_INPUT)
+        raise Failure(f"{path!r} is a folder; a file is needed here", exit_codes.NO_INPUT)
     return descriptor
 
 
@@ -81,7 +72,7 @@ class Target(NamedTuple):
             os.close(folder)
 
     def _write_in(self, folder: int, data: bytes) -> None:
-        temporary = f".stockade-{secrets.token_hex(8)}"
+        temporary = f".stockade-{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:

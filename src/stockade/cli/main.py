@@ -4,7 +4,6 @@ import errno
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -13,7 +12,8 @@ import click
 import stockade
 from stockade.cli import exit_codes
 from stockade.cli.failure import Failure
-from stockade.cli.report import say
+from stockade.cli.host import Host
+from stockade.cli.report import discard, say
 
 # Name, module with a click command of that name, the line for `stockade --help`.
 COMMANDS = {
@@ -25,6 +25,11 @@ COMMANDS = {
 
 class Stockade(click.Group):
     """The group. A command's module is imported only when that command runs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            raise click.UsageError("there is no command: run, doctor or completion", ctx)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -48,10 +53,12 @@ class Stockade(click.Group):
 
 
 def _guarded(run: Callable[[], object]) -> int:
+    stdout = sys.stdout
     try:
         try:
             code = run()
-            sys.stdout.flush()
+            if stdout is not None:
+                stdout.flush()
         except click.UsageError as error:
             say(error.format_message())
             if error.ctx is not None:
@@ -64,25 +71,24 @@ def _guarded(run: Callable[[], object]) -> int:
             return exit_codes.CANCELLED
         else:
             return code if isinstance(code, int) else exit_codes.OK
+    except SystemExit as leaving:
+        # click meets a reader that went away by swapping sys.stdout and leaving with 1.
+        if sys.stdout is not stdout:
+            return exit_codes.CLOSED_OUTPUT
+        return leaving.code if isinstance(leaving.code, int) else exit_codes.OK
     except OSError as error:
-        # Of the standard streams: what a command reads and writes is named by its own sentence.
-        _leave_stdout()
+        # Of standard output: what else a command reads and writes is named by its own sentence.
+        discard(1)
         if error.errno == errno.EPIPE:
             return exit_codes.CLOSED_OUTPUT
-        say(f"{error.strerror or error}")
+        say(f"standard output: {error.strerror or error}")
         return exit_codes.HOST_IO
     except Exception:  # noqa: BLE001 - a code of its own, so that it is not taken for the program's
+        import traceback
+
         traceback.print_exc()
         say("this is a fault of Stockade itself, not of the program")
         return exit_codes.INTERNAL
-
-
-def _leave_stdout() -> None:
-    """Keep the interpreter from flushing once more at its end, and from complaining then."""
-    try:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-    except OSError:
-        pass  # it is a complaint that is avoided, nothing else
 
 
 @click.group(
@@ -102,10 +108,10 @@ def cli() -> None:
     """
 
 
-def main() -> NoReturn:
-    """The entry point."""
+def main(host: Host | None = None) -> NoReturn:
+    """The entry point. ``host`` is for tests of the whole process."""
     _hold_standard_descriptors()
-    cli.main()
+    cli.main(obj=host)
 
 
 def _hold_standard_descriptors() -> None:

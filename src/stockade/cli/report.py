@@ -22,8 +22,22 @@ def say(message: str) -> None:
     name = "stockade:"
     if coloured(sys.stderr):
         name = click.style(name, fg="red", bold=True)
-    # `color=True`: click would strip by its own rules what was decided here.
-    click.echo(f"{name} {neutral(message)}", err=True, color=True)
+    try:
+        # `color=True`: click would strip by its own rules what was decided here.
+        click.echo(f"{name} {neutral(message)}", err=True, color=True)
+    except OSError:
+        discard(2)  # there is nobody left to tell
+
+
+def discard(descriptor: int) -> None:
+    """Drop what is still written to a broken descriptor.
+
+    The interpreter flushes once more at its end, and would put an exit code of its own in
+    place of ours if that failed.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def coloured(stream: object) -> bool:
@@ -77,14 +91,17 @@ def line(execution: "Execution", limits: "Limits") -> str | None:
     name = execution.limit.name if execution.limit else exit_codes.LIMIT_OF_OUTCOME.get(outcome)
     if name is None:
         return text
+    option = exit_codes.OPTION_OF_LIMIT.get(name, "")
+    if option and option in detail:
+        return text  # the sentence says it all by itself
     ceiling = execution.limit.ceiling if execution.limit else getattr(limits, name, None)
     parts = []
     if ceiling is not None:
         parts.append(f"limit {quantity(name, ceiling)}")
     if execution.limit and execution.limit.used is not None:
         parts.append(f"used {quantity(name, execution.limit.used)}")
-    if name in exit_codes.OPTION_OF_LIMIT:
-        parts.append(f"{exit_codes.OPTION_OF_LIMIT[name]} raises it")
+    if option:
+        parts.append(f"{option} raises it")
     return f"{text} ({'; '.join(parts)})" if parts else text
 
 
@@ -92,7 +109,9 @@ def quantity(name: str, value: float) -> str:
     """A value of a limit in the unit a person would use."""
     if name.endswith("_bytes"):
         return format_size(value)
-    return format_duration(value) if name.endswith("_seconds") else f"{value:g}"
+    if name.endswith("_seconds"):
+        return format_duration(value)
+    return str(int(value)) if value == int(value) else f"{value:g}"
 
 
 def signal_name(number: int | None) -> str:

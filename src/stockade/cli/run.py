@@ -266,10 +266,11 @@ def _sources(sources: tuple[str, ...], ceiling: int, *, taken: str) -> dict[str,
         inside = _inside(destination) or base
         if inside.endswith("/"):
             inside += base
+        rule = "the workspace may hold no more, --disk raises it"
+        content = files.read_input(source, ceiling, rule)
         if inside in given or inside == taken:
             raise click.UsageError(f"--file {text!r}: /workspace/{inside} would be written twice")
-        rule = "the workspace may hold no more, --disk raises it"
-        given[inside] = files.read_input(source, ceiling, rule)
+        given[inside] = content
     return given
 
 
@@ -337,7 +338,7 @@ def _stdin(host: Host, input_file: str | None, *, used_up: bool) -> int | None:
 
         # A background job that reads its terminal is stopped for good.
         return host.stdin if terminal.in_foreground(host.stdin) else None
-    return files.check_input(host.stdin, "standard input")
+    return host.stdin
 
 
 def _wants_terminal(host: Host, tty: bool | None, stdin: int | None, as_json: bool) -> bool:
@@ -369,6 +370,8 @@ def _conduct(
         raise click.UsageError(refusal(error)) from None
     except SandboxLost as error:
         raise Failure(f"lost: {error}", exit_codes.LOST) from None
+    except OSError as error:
+        raise Failure(f"no sandbox could be made: {error}", exit_codes.HOST_IO) from None
 
 
 def _finish(

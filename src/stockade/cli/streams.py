@@ -86,6 +86,7 @@ class Outlet:
     async def write(self, data: bytes, given_up: "asyncio.Future[None]") -> None:
         """Write all of it. Once ``given_up`` is done, whoever does not read is left behind."""
         if self.closed or not data:
+            await asyncio.sleep(0)  # or a flood that nobody reads would hold up its own end
             return
         self.at_line_start = data.endswith(b"\n")
         if self._takes_at_once(data):
