@@ -1,0 +1,1 @@
+"""Tests of both ends of the wire, each alone and against the other."""
