@@ -1,8 +1,8 @@
-"""The build hook: compiles the C part of the namespace tier into the package.
+"""The build hook: compiles the C part into the package.
 
-`launch.c` becomes the executable `stockade-launch` and `sandbox.c` the shared library
-`libstockade.so`, beside their sources. Both are loaded by path, never by Python's import, so
-a wheel fits every Python 3 of its platform.
+The launcher and the library of the namespace tier, and the agent that is pid 1 of every
+sandbox. All are loaded by path, never by Python's import, so a wheel fits every Python 3 of
+its platform.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = Path("src/stockade/executor/namespace/native")
+PACKAGE = Path("src/stockade")
+# Where the products go; the sources stand in both.
+NATIVE = "executor/namespace/native"
+AGENT = "guest/native"
 
 COMMON_FLAGS = (
     "-std=c11",
@@ -35,10 +38,16 @@ COMMON_FLAGS = (
 )
 LINK_FLAGS = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
 
-# output: (source, flags of its own)
+AGENT_SOURCES = tuple(
+    f"{AGENT}/{name}.c" for name in ("agent", "wire", "files", "json", "receipt", "park")
+)
+
+# output: (sources, flags of its own)
 PRODUCTS = {
-    "stockade-launch": ("launch.c", ("-fPIE", "-pie")),
-    "libstockade.so": ("sandbox.c", ("-fPIC", "-shared")),
+    "stockade-launch": ((f"{NATIVE}/launch.c",), ("-fPIE", "-pie")),
+    "libstockade.so": ((f"{NATIVE}/sandbox.c", f"{AGENT}/park.c"), ("-fPIC", "-shared")),
+    # Static: it has to run in any image, and starts without a dynamic linker's work.
+    "stockade-agent": (AGENT_SOURCES, ("-fPIE", "-static-pie")),
 }
 # What the products were built from: a digest of the sources, the flags and the compiler.
 STAMP = ".built"
@@ -59,25 +68,27 @@ class NativeBuildHook(BuildHookInterface[Any]):
         machine = platform.machine()
         if sys.platform != "linux" or machine not in MACHINES:
             refuse(f"stockade needs Linux on {' or '.join(MACHINES)}, not {sys.platform} {machine}")
-        build_native(Path(self.root) / NATIVE)
+        build_native(Path(self.root) / PACKAGE)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-linux_{machine}"
 
     def clean(self, versions: list[str]) -> None:
         """Remove what was compiled."""
         for name in (*PRODUCTS, STAMP):
-            (Path(self.root) / NATIVE / name).unlink(missing_ok=True)
+            (Path(self.root) / PACKAGE / NATIVE / name).unlink(missing_ok=True)
 
 
-def build_native(folder: Path) -> None:
-    """Compile every product in `folder` unless all are there, built from these very sources."""
-    missing = [source for source, _ in PRODUCTS.values() if not (folder / source).is_file()]
+def build_native(package: Path) -> None:
+    """Compile every product unless all are there, built from these very sources."""
+    folder = package / NATIVE
+    wanted = {source for sources, _ in PRODUCTS.values() for source in sources}
+    missing = sorted(source for source in wanted if not (package / source).is_file())
     if missing:
-        refuse(f"the C sources are missing from {folder}: {', '.join(missing)}")
+        refuse(f"the C sources are missing from {package}: {', '.join(missing)}")
 
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     stamp = folder / STAMP
-    digest = digest_of_inputs(folder, compiler)
+    digest = digest_of_inputs(package, compiler)
     if all((folder / name).is_file() for name in PRODUCTS) and read_stamp(stamp) == digest:
         return
 
@@ -85,21 +96,23 @@ def build_native(folder: Path) -> None:
         refuse(NO_COMPILER.format(f"{compiler[0]} is not there"))
     # Removed first: an interrupted build must not look like a finished one.
     stamp.unlink(missing_ok=True)
-    for name, (source, flags) in PRODUCTS.items():
-        compile_product(compiler, flags, folder / source, folder / name)
+    for name, (sources, flags) in PRODUCTS.items():
+        include = f"-I{package / AGENT}"
+        paths = [str(package / source) for source in sources]
+        compile_product(compiler, (*flags, include), paths, folder / name)
     stamp.write_text(digest + "\n", encoding="ascii")
 
 
 def compile_product(
-    compiler: list[str], flags: tuple[str, ...], source: Path, product: Path
+    compiler: list[str], flags: tuple[str, ...], sources: list[str], product: Path
 ) -> None:
-    """Compile one source into one product, which appears whole or not at all."""
+    """Compile some sources into one product, which appears whole or not at all."""
     scratch = product.with_name(f".{product.name}.{os.getpid()}")
-    command = [*compiler, *COMMON_FLAGS, *flags, "-o", str(scratch), str(source), *LINK_FLAGS]
+    command = [*compiler, *COMMON_FLAGS, *flags, "-o", str(scratch), *sources, *LINK_FLAGS]
     try:
         # The compiler's own words go to our standard error, unchanged.
         if subprocess.run(command, check=False).returncode != 0:
-            refuse(f"{compiler[0]} failed on {source.name}; {advice(compiler)}")
+            refuse(f"{compiler[0]} failed on {product.name}; {advice(compiler)}")
         # Over a running launcher too: the old one keeps its own inode.
         scratch.replace(product)
     finally:
@@ -120,14 +133,15 @@ def advice(compiler: list[str]) -> str:
     return "its messages are above"
 
 
-def digest_of_inputs(folder: Path, compiler: list[str]) -> str:
+def digest_of_inputs(package: Path, compiler: list[str]) -> str:
     """Name everything that the products depend on, with one digest."""
     digest = hashlib.sha256()
     digest.update(repr((compiler, COMMON_FLAGS, LINK_FLAGS, PRODUCTS)).encode())
-    for path in sorted(folder.glob("*.[ch]")):
-        content = path.read_bytes()
-        digest.update(f"{path.name} {len(content)}\n".encode())
-        digest.update(content)
+    for folder in (NATIVE, AGENT):
+        for path in sorted((package / folder).glob("*.[ch]")):
+            content = path.read_bytes()
+            digest.update(f"{path.name} {len(content)}\n".encode())
+            digest.update(content)
     return digest.hexdigest()
 
 

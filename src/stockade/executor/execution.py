@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import struct
 import time
 from collections.abc import AsyncIterable, Callable, Mapping
 from typing import Final
@@ -81,7 +82,7 @@ class ProgramExecution:
         self._timings = [waited, 0.0, 0.0]
         self._started_at = 0.0
         self._end_report: asyncio.Future[None] = self._loop.create_future()
-        self._open_outputs = {STDOUT, STDERR, RESULT}
+        self._open_inputs = {STDIN}
         self._pieces: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
         self._input_credit = asyncio.Event()
         self._feeding: asyncio.Task[None] | None = None
@@ -106,11 +107,11 @@ class ProgramExecution:
 
     async def signal(self, number: int) -> None:
         """Send a signal to the program's process group."""
-        self._command({"signal": number})
+        self._command(struct.pack("!cB", b"s", number))
 
     async def resize(self, size: TerminalSize) -> None:
         """Set the terminal's size."""
-        self._command({"resize": [size.rows, size.columns]})
+        self._command(struct.pack("!cHH", b"r", size.rows, size.columns))
 
     async def cancel(self) -> None:
         """End it with outcome ``cancelled``."""
@@ -173,7 +174,7 @@ class ProgramExecution:
                 return
 
     def _start(self) -> None:
-        self._channel = self._link.open(self._service(), self._on_event, SPAN)
+        self._channel = self._link.open("program", self._arguments(), self._on_event, SPAN)
         self._started_at = time.monotonic()
         program = self._request.program
         if not isinstance(program, Command):
@@ -186,7 +187,7 @@ class ProgramExecution:
         if isinstance(self._stdin, bytes):
             if self._stdin:
                 self._link.send(self._channel + STDIN, self._stdin)
-            self._link.close_channel(self._channel + STDIN)
+            self._close_input()
         else:
             self._feeding = asyncio.create_task(self._feed(self._stdin))
         if self._on_output is not None:
@@ -199,7 +200,8 @@ class ProgramExecution:
         if self._limits.cpu_seconds < self._limits.wall_seconds * max(1.0, self._limits.cpus):
             self._check_cpu()
 
-    def _service(self) -> dict[str, object]:
+    def _arguments(self) -> bytes:
+        """What the agent needs to know, then what the program's process does: docs/wire.md."""
         request, limits = self._request, self._limits
         program = request.program
         python: dict[str, object] | None = None
@@ -211,15 +213,11 @@ class ProgramExecution:
             }
         kept = self._sandbox.boundary.enforcement
         per_process = kept.get("memory_bytes") is not Enforcement.ENFORCED
-        return {
-            "service": "program",
+        specification = {
             "python": python,
             "argv": list(program.argv) if isinstance(program, Command) else None,
             "environment": dict(request.environment),
             "working_directory": request.working_directory,
-            "terminal": (
-                [request.terminal.rows, request.terminal.columns] if request.terminal else None
-            ),
             "rlimits": {
                 "open_files": limits.open_files,
                 # Above the workspace's size, so that a full disk is seen as one; it bounds
@@ -229,8 +227,11 @@ class ProgramExecution:
                 "cpu_seconds": math.ceil(limits.cpu_seconds) + 1,
                 "processes": limits.processes + 1,  # the agent is counted, too
             },
-            "last": self._single and not request.artefacts,
         }
+        last = self._single and not request.artefacts
+        terminal = request.terminal
+        size = (terminal.rows, terminal.columns) if terminal else (0, 0)
+        return struct.pack("!BHH", last, *size) + dump_object(specification)
 
     async def _end(self) -> None:
         """Until the agent reports the end, or the wire breaks."""
@@ -289,10 +290,8 @@ class ProgramExecution:
                     self._link.reset_channel(channel, "nothing is expected here")
             case Granted() if offset == STDIN:
                 self._input_credit.set()
-            case Closed() | Reset():
-                self._open_outputs.discard(offset)
-                if offset == STDIN:
-                    self._input_credit.set()
+            case Closed() | Reset() if offset == STDIN:
+                self._input_credit.set()
 
     def _on_program_output(self, offset: int, channel: int, data: bytes) -> None:
         room = self._limits.output_bytes - self._output_total
@@ -329,6 +328,15 @@ class ProgramExecution:
             if isinstance(ended, Mapping) and not self._end_report.done():
                 self._read_end(ended)
                 self._end_report.set_result(None)
+                if not self._single:
+                    self._give_up_channels()
+
+    def _give_up_channels(self) -> None:
+        """So that their numbers can serve again; standard input may still be under way."""
+        for offset in (CONTROL, STDOUT, STDERR, RESULT):
+            self._link.close_channel(self._channel + offset)
+        if STDIN in self._open_inputs:
+            self._link.reset_channel(self._channel + STDIN, "the program has ended")
 
     def _read_end(self, ended: Mapping[str, object]) -> None:
         evidence = self._evidence
@@ -348,7 +356,7 @@ class ProgramExecution:
         if self._end_report.done() or self._evidence.stopped is not None:
             return
         self._evidence.stopped = why
-        self._command({"stop": True})
+        self._command(b"k")
         self._stop_timer = self._loop.call_later(STOP_SECONDS, self._sandbox.boundary.kill)
 
     def _lost(self, because: str) -> None:
@@ -373,9 +381,9 @@ class ProgramExecution:
         self._timers = [timer for timer in self._timers if not timer.cancelled()]
         self._timers.append(self._loop.call_later(pause, self._check_cpu))
 
-    def _command(self, message: dict[str, object]) -> None:
+    def _command(self, message: bytes) -> None:
         if self._channel and not self._end_report.done() and self._sandbox.alive:
-            self._link.send(self._channel + CONTROL, dump_object(message))
+            self._link.send(self._channel + CONTROL, message)
             self._link.flush()
 
     # --- standard input and output ---
@@ -389,7 +397,11 @@ class ProgramExecution:
             while self._link.queued(channel) > _MESSAGE_BYTES:
                 self._input_credit.clear()
                 await self._input_credit.wait()
-        self._link.close_channel(channel)
+        self._close_input()
+
+    def _close_input(self) -> None:
+        self._open_inputs.discard(STDIN)
+        self._link.close_channel(self._channel + STDIN)
 
     async def _copy_output(self, sink: OutputSink) -> None:
         while (piece := await self._pieces.get()) is not None:

@@ -1,6 +1,7 @@
 """Workspace files over the wire, with the content treated as the hostile bytes it is."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import Final
 
@@ -17,12 +18,12 @@ MAX_ENTRIES: Final = 100_000
 class _Exchange:
     """One channel's events, as a queue that also ends when the wire breaks."""
 
-    def __init__(self, link: Link, service: dict[str, object]) -> None:
+    def __init__(self, link: Link, service: str, path: str) -> None:
         self._link = link
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._credit = asyncio.Event()
         self.ended = False
-        self.channel = link.open(service, self._on_event)
+        self.channel = link.open(service, os.fsencode(path), self._on_event)
         link.broken.add_done_callback(self._on_broken)
 
     def _on_event(self, event: Event) -> None:
@@ -84,7 +85,7 @@ def _answer(path: str, data: bytes | None) -> dict[str, object]:
 async def put(link: Link, path: str, content: bytes | AsyncIterable[bytes]) -> None:
     """Write a workspace file. Raises :class:`FileRefused` or :class:`SandboxLost`."""
     check_workspace_path("path", path)
-    exchange = _Exchange(link, {"service": "put", "path": path, "mode": 0o644})
+    exchange = _Exchange(link, "put", path)
     try:
         sent = 0
         if isinstance(content, bytes):
@@ -111,7 +112,7 @@ async def fetch(link: Link, path: str, most: int) -> AsyncIterator[bytes]:
     shrank while it was read.
     """
     check_workspace_path("path", path)
-    exchange = _Exchange(link, {"service": "get", "path": path})
+    exchange = _Exchange(link, "get", path)
     try:
         link.close_channel(exchange.channel)
         link.flush()
@@ -136,7 +137,7 @@ async def list_folder(link: Link, path: str) -> list[WorkspaceEntry]:
     """List a folder of the workspace, sorted by name."""
     if path:
         check_workspace_path("path", path)
-    exchange = _Exchange(link, {"service": "list", "path": path})
+    exchange = _Exchange(link, "list", path)
     entries: list[WorkspaceEntry] = []
     try:
         link.close_channel(exchange.channel)
@@ -159,7 +160,15 @@ def _entries(page: object) -> list[WorkspaceEntry]:
     for entry in page if isinstance(page, list) else ():
         match entry:
             case [str(name), str(kind), int(size)] if kind in ("file", "folder", "link", "other"):
-                entries.append(WorkspaceEntry(name, kind, size))
+                entries.append(WorkspaceEntry(_decode(name), kind, size))
             case _:
                 raise SandboxLost("the agent listed what is no entry")
     return entries
+
+
+def _decode(name: str) -> str:
+    """The agent spells each byte of a name as the character of that number: docs/wire.md."""
+    try:
+        return os.fsdecode(name.encode("latin-1"))
+    except UnicodeEncodeError:
+        raise SandboxLost("the agent listed a name that is no bytes") from None

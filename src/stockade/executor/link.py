@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from stockade.executor.wire import (
+    CannotOpen,
     Connection,
     Event,
     Hello,
@@ -43,7 +44,7 @@ class Link:
         state = self.broken.result() if self.broken.done() else "open"
         return f"<Link {state}, {len(self._handlers)} channels, {self._connection!r}>"
 
-    def open(self, service: Mapping[str, object], handler: Handler, span: int = 1) -> int:
+    def open(self, service: str, arguments: bytes, handler: Handler, span: int = 1) -> int:
         """Ask for a service; ``handler`` gets the events of its channels.
 
         Raises :class:`SandboxLost` on a broken wire, ``ValueError`` where the request
@@ -52,7 +53,10 @@ class Link:
         """
         if self.broken.done():
             raise SandboxLost(f"the sandbox was lost: {self.broken.result()}")
-        channel = self._connection.open(service, span)
+        try:
+            channel = self._connection.open(service, arguments, span)
+        except CannotOpen as error:
+            raise SandboxLost(f"the sandbox takes no more requests: {error}") from error
         for number in range(channel, channel + span):
             self._handlers[number] = handler
         self._plan_flush()
@@ -111,7 +115,7 @@ class Link:
             return
         while True:
             if self._unsent is None:
-                data = self._connection.outgoing()
+                data = self._connection.outgoing(READ_SIZE)
                 if not data:
                     return
                 self._unsent = memoryview(data)

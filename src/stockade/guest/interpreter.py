@@ -6,6 +6,8 @@ files that nobody closed) is done here, for the process then ends without its fi
 which would copy every shared page.
 """
 
+from __future__ import annotations
+
 import atexit
 import gc
 import io
@@ -16,6 +18,7 @@ import signal
 import sys
 import traceback
 import types
+from typing import Any
 
 EXECUTABLE = "/usr/bin/python3"
 _REHEARSAL = """
@@ -33,7 +36,7 @@ print(sum(x for x in (1, 2, 3)), "%d %s" % (1, "x"), "a b".split(), file=out)
 """
 
 
-def run(name, arguments, source):
+def run(name: str | None, arguments: list[str], source: bytes) -> int:
     """Run ``source``; returns the exit code. ``name``: a script's path, or ``None``."""
     _reseed()
     _open_standard_streams()
@@ -43,8 +46,12 @@ def run(name, arguments, source):
     return _finish(main, code)
 
 
-def rehearse():
-    """Do once, with nothing of anybody's, what ``run`` will do: see ``agent.rehearse``."""
+def rehearse() -> None:
+    """Do once, with nothing of anybody's, what ``run`` will do.
+
+    It touches, and so copies, the pages that a run would otherwise have to: the cost of a
+    fork is paid while parking.
+    """
     main = types.ModuleType("__main__")
     main.__builtins__ = sys.modules["builtins"]
     json.loads('{"a": [1, 2.5, null, true], "b": "c", "environment": {}}')
@@ -57,7 +64,7 @@ def rehearse():
     linecache.clearcache()
 
 
-def _reseed():
+def _reseed() -> None:
     """State that a fork duplicates: ``random`` by its own fork hook, the rest here."""
     ssl = sys.modules.get("ssl")
     if ssl is not None:
@@ -67,7 +74,7 @@ def _reseed():
         numpy_random.seed()
 
 
-def _open_standard_streams():
+def _open_standard_streams() -> None:
     terminal = os.isatty(1)
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stdout = open(
@@ -82,7 +89,7 @@ def _open_standard_streams():
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
 
 
-def _make_main(name, arguments):
+def _make_main(name: str | None, arguments: list[str]) -> types.ModuleType:
     main = types.ModuleType("__main__")
     main.__builtins__ = sys.modules["builtins"]
     main.__annotations__ = {}
@@ -101,7 +108,7 @@ def _make_main(name, arguments):
     return main
 
 
-def _execute(name, source, main):
+def _execute(name: str | None, source: bytes, main: types.ModuleType) -> int:
     filename = "<string>" if name is None else main.__file__
     try:
         code = compile(source, filename, "exec", dont_inherit=True)
@@ -117,7 +124,7 @@ def _execute(name, source, main):
     return 0
 
 
-def _show_error():
+def _show_error() -> None:
     kind, error, trace = sys.exc_info()
     # The first frame is this module's own.
     trace = trace.tb_next if trace is not None else None
@@ -129,7 +136,7 @@ def _show_error():
         traceback.print_exception(kind, error, trace)
 
 
-def _exit_code(value):
+def _exit_code(value: object) -> int:
     if value is None:
         return 0
     if isinstance(value, int):
@@ -138,7 +145,7 @@ def _exit_code(value):
     return 1
 
 
-def _finish(main, code):
+def _finish(main: types.ModuleType, code: int) -> int:
     """What Py_FinalizeEx does that a program can see, in its order."""
     threading = sys.modules.get("threading")
     if threading is not None:
@@ -160,7 +167,7 @@ def _finish(main, code):
     return code
 
 
-def _flush_standard_streams(code):
+def _flush_standard_streams(code: int) -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is None:
             continue
@@ -174,14 +181,14 @@ def _flush_standard_streams(code):
     return code
 
 
-def _flush(stream):
+def _flush(stream: Any) -> None:
     try:
         stream.flush()
     except (OSError, ValueError):
         return
 
 
-def _clear(main):
+def _clear(main: types.ModuleType) -> None:
     """Drop the module's names in CPython's order, so that ``__del__`` and files end."""
     names = main.__dict__
     for private in (True, False):

@@ -1,8 +1,12 @@
 """The program's process: parked until its specification arrives, then the program itself.
 
-It is forked from the agent, enters the guest's cgroups, and blocks. What follows runs
-with nothing of the agent's: no wire, no descriptor but the four that every program has.
+It is a fork of the zygote, or executed anew for a later program of a session; native/park.c
+has laid out its descriptors and put it into the guest's cgroups. Nothing of the agent's is
+in it: no wire, and no descriptor but the four that every program has and the two below,
+which are closed before the program's first instruction.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -10,10 +14,10 @@ import resource
 import signal
 import struct
 import sys
+from typing import Any, NoReturn
 
 from . import interpreter
 
-RESULT = 3
 _SPECIFICATION = 10
 _STATUS = 11
 EXIT_MARK = "stockade:exit"
@@ -24,51 +28,32 @@ class Refused(Exception):
     """The program cannot be started; ``args`` are what and why."""
 
 
-def run(pipes, joins, library):
-    """Never returns. ``pipes``: descriptors by name; ``joins``: doors of the cgroups."""
+def main() -> NoReturn:
+    """Say that all is ready, wait for the specification, become the program."""
     code = 255
     try:
-        _enter(pipes, joins, library)
-        specification = _read_specification()
-        code = _start(specification)
+        sys.path.remove("/opt/stockade")
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        interpreter.rehearse()
+        os.write(_STATUS, b"+")
+        code = _start(_read_specification())
     except Refused as refusal:
         what, reason = refusal.args
         _tell({"refused": {"what": what, "reason": reason}})
-    except BaseException as error:  # noqa: BLE001 - told to the agent, which reports it
+    except BaseException as error:  # noqa: BLE001 - told to the executor
         try:
-            _tell({"refused": {"what": "the program's process", "reason": repr(error)}})
+            _tell({"refused": {"what": "the program's process", "reason": repr(error)[:1000]}})
         except OSError:
-            pass
+            code = 254
     finally:
         os._exit(code)
 
 
-def _enter(pipes, joins, library):
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setsid()
-    # Before anything of the guest's: what it allocates is charged to it from here on.
-    for door in joins:
-        os.write(door, b"0")
-    lifted = {name: os.dup2(pipes[name], number) for name, number in (
-        ("specification", _SPECIFICATION),
-        ("status", _STATUS),
-    )}
-    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2), ("result", RESULT)):
-        os.dup2(pipes[name], number)
-    for number in lifted.values():
-        os.set_inheritable(number, False)
-    os.closerange(RESULT + 1, _SPECIFICATION)
-    os.closerange(_STATUS + 1, 256)
-    library.stockade_set_dumpable(1)
-    interpreter.rehearse()
-    os.write(_STATUS, b"+")
-
-
-def _read_specification():
-    """``(dict, source)``: a length, that many bytes of JSON, then source to the end."""
-    (length,) = struct.unpack(">I", _read_exactly(4))
-    specification = json.loads(_read_exactly(length))
+def _read_specification() -> dict[str, Any]:
+    """Lengths of the JSON and of the terminal's name, both, then source to the end."""
+    length, name_length = struct.unpack(">IB", _read_exactly(5))
+    terminal = _read_exactly(name_length)
+    specification: dict[str, Any] = json.loads(_read_exactly(length))
     pieces = []
     while True:
         piece = os.read(_SPECIFICATION, 65536)
@@ -77,10 +62,11 @@ def _read_specification():
         pieces.append(piece)
     os.close(_SPECIFICATION)
     specification["source"] = b"".join(pieces)
+    specification["terminal"] = os.fsdecode(terminal)
     return specification
 
 
-def _read_exactly(count):
+def _read_exactly(count: int) -> bytes:
     pieces = b""
     while len(pieces) < count:
         piece = os.read(_SPECIFICATION, count - len(pieces))
@@ -90,15 +76,14 @@ def _read_exactly(count):
     return pieces
 
 
-def _tell(message):
+def _tell(message: dict[str, Any]) -> None:
     os.write(_STATUS, json.dumps(message).encode())
 
 
-def _start(specification):
+def _start(specification: dict[str, Any]) -> int:
     _set_rlimits(specification["rlimits"])
-    terminal = specification.get("terminal")
-    if terminal:
-        _take_terminal(terminal)
+    if specification["terminal"]:
+        _take_terminal(specification["terminal"])
     folder = specification["working_directory"]
     os.chdir("/workspace")
     if folder:
@@ -109,11 +94,11 @@ def _start(specification):
     _set_environment(specification["environment"])
     python = specification["python"]
     if python is None:
-        return _execute(specification["argv"])
+        _execute(specification["argv"])
     if python["fresh"]:
         name = python["name"]
         program = ["-c", os.fsdecode(specification["source"])] if name is None else [name]
-        return _execute([interpreter.EXECUTABLE, *program, *python["arguments"]])
+        _execute([interpreter.EXECUTABLE, *program, *python["arguments"]])
     os.close(_STATUS)
     code = interpreter.run(python["name"], python["arguments"], specification["source"])
     if code:
@@ -121,7 +106,7 @@ def _start(specification):
     return code
 
 
-def _set_rlimits(rlimits):
+def _set_rlimits(rlimits: dict[str, int | None]) -> None:
     """Lowered, never raised: hard limits, so that the guest cannot lift them again."""
     for kind, name in (
         (resource.RLIMIT_NOFILE, "open_files"),
@@ -138,7 +123,7 @@ def _set_rlimits(rlimits):
             resource.setrlimit(kind, (value, value))
 
 
-def _take_terminal(path):
+def _take_terminal(path: str) -> None:
     """The first terminal that a session leader opens becomes its own: tty_ioctl(4)."""
     terminal = os.open(path, os.O_RDWR)
     for number in (0, 1, 2):
@@ -147,7 +132,7 @@ def _take_terminal(path):
         os.close(terminal)
 
 
-def _set_environment(environment):
+def _set_environment(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(
         {"PATH": PATH, "HOME": "/workspace", "LANG": "C.UTF-8", "USER": "guest", "SHELL": "/bin/sh"}
@@ -155,7 +140,7 @@ def _set_environment(environment):
     os.environ.update(environment)
 
 
-def _find(name):
+def _find(name: str) -> str:
     """The path of a program as a shell would find it; the image decides, not the host."""
     if "/" in name:
         return name
@@ -166,7 +151,7 @@ def _find(name):
     raise Refused(name, "no such program in the image")
 
 
-def _execute(argv):
+def _execute(argv: list[str]) -> NoReturn:
     path = _find(argv[0])
     # Ignored by the interpreter, and inherited through exec: signal(7).
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -178,10 +163,9 @@ def _execute(argv):
         if isinstance(error, FileNotFoundError):
             reason = "no such program in the image"
         raise Refused(argv[0], reason) from None
-    return 127
 
 
-def _at_failing_exit():
+def _at_failing_exit() -> None:
     """Let the agent look at this process before it is gone.
 
     Descriptors in use are counted by the agent, from outside, while the process stands

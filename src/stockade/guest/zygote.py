@@ -5,6 +5,8 @@ the control socket asks for one sandbox. What it has loaded is what each sandbox
 with; a module that is preloaded here costs a program nothing to import.
 """
 
+from __future__ import annotations
+
 import array
 import ctypes
 import gc
@@ -12,7 +14,9 @@ import json
 import os
 import signal
 import socket
-import sys
+from typing import Any, NoReturn
+
+from . import interpreter, program
 
 CONTROL = 3
 LIBRARY = "/opt/stockade/libstockade.so"
@@ -31,12 +35,12 @@ class SandboxSpec(ctypes.Structure):
         ("affinity", ctypes.c_uint64 * 16),
         ("wire_in", ctypes.c_int32),
         ("wire_out", ctypes.c_int32),
-        ("joins", ctypes.c_int32),
-        ("join", ctypes.c_int32 * 4),
+        ("doors", ctypes.c_int32),
+        ("door", ctypes.c_int32 * 4),
     ]
 
 
-def make_spec(request, descriptors):
+def make_spec(request: dict[str, Any], descriptors: list[int]) -> SandboxSpec:
     """The C side's view of a request: ``[wire in, wire out, cgroup doors...]``."""
     spec = SandboxSpec(
         size=ctypes.sizeof(SandboxSpec),
@@ -45,16 +49,16 @@ def make_spec(request, descriptors):
         inodes=request["inodes"],
         wire_in=descriptors[0],
         wire_out=descriptors[1],
-        joins=len(descriptors) - 2,
+        doors=len(descriptors) - 2,
     )
     for cpu in request["cpus"]:
         spec.affinity[cpu // 64] |= 1 << (cpu % 64)
     for index, descriptor in enumerate(descriptors[2:]):
-        spec.join[index] = descriptor
+        spec.door[index] = descriptor
     return spec
 
 
-def preload(modules):
+def preload(modules: list[str]) -> list[str]:
     """Import what programs commonly use; a module that the image lacks is left out."""
     missing = []
     for name in modules:
@@ -65,7 +69,7 @@ def preload(modules):
     return missing
 
 
-def receive(control):
+def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """One request and its descriptors; ``None`` when the executor is gone."""
     packet, ancillary, flags, _ = control.recvmsg(
         MAX_REQUEST, socket.CMSG_SPACE(MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
@@ -81,8 +85,8 @@ def receive(control):
     return json.loads(packet), list(descriptors)
 
 
-def serve(control, library):
-    """Clone one sandbox per request. Returns only in a sandbox, with its joins' count."""
+def serve(control: socket.socket, library: ctypes.PyDLL) -> None:
+    """Clone one sandbox per request. Returns only in one, as the program's process."""
     pidfd = ctypes.c_int(-1)
     while True:
         received = receive(control)
@@ -95,7 +99,7 @@ def serve(control, library):
         pid = library.stockade_clone(ctypes.byref(spec), ctypes.byref(pidfd))
         if pid == 0:
             ctypes.pythonapi.PyOS_AfterFork_Child()
-            return spec.joins
+            return
         ctypes.pythonapi.PyOS_AfterFork_Parent()
         for descriptor in descriptors:
             os.close(descriptor)
@@ -107,24 +111,21 @@ def serve(control, library):
         os.close(pidfd.value)
 
 
-def main(modules):
-    """Preload, freeze, serve; in the clone: become the agent."""
-    from . import agent
-
+def main(modules: list[str]) -> NoReturn:
+    """Preload, freeze, serve; in the clone: become the program."""
     # Reaped by the kernel: whoever waits for a sandbox does so by its pidfd.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     missing = preload(modules)
-    agent.warm_up()
+    interpreter.rehearse()
     library = ctypes.PyDLL(LIBRARY)
     control = socket.socket(fileno=CONTROL)
-    sys.path.remove("/opt/stockade")
     # Objects made until now are never collected: collecting would touch, and so copy,
     # pages that all sandboxes share.
     gc.collect()
     gc.disable()
     gc.freeze()
     control.sendmsg([json.dumps({"ready": True, "missing": missing}).encode()])
-    joins = serve(control, library)
-    # Descriptor 3 is the wire now; the object must not close it.
+    serve(control, library)
+    # Descriptor 3 is another thing now; the object must not close it.
     control.detach()
-    agent.main(joins, library)
+    program.main()

@@ -55,10 +55,11 @@ def find_host_image() -> HostImage:
             f"{INTERPRETER} is missing: the namespace tier's agent runs on the host's Python; "
             "install it (apt-get install python3)"
         )
-    library = native_folder() / "libstockade.so"
-    if not library.exists():
-        raise Unavailable(f"{library} is missing: the package was installed without its C part")
-    for path in (guest_folder() / "agent.py", library):
+    library, agent = native_folder() / "libstockade.so", native_folder() / "stockade-agent"
+    for path in (library, agent):
+        if not path.exists():
+            raise Unavailable(f"{path} is missing: the package was installed without its C part")
+    for path in (guest_folder() / "program.py", library, agent):
         if not path.stat().st_mode & 0o004:
             raise Unavailable(
                 f"{path} is not readable by others: a sandbox's user is nobody's; chmod o+r it"
@@ -76,6 +77,7 @@ def find_host_image() -> HostImage:
     binds += [
         Bind(guest_folder(), "/opt/stockade/stockade_guest"),
         Bind(library, "/opt/stockade/libstockade.so"),
+        Bind(agent, "/opt/stockade/stockade-agent"),
     ]
     return HostImage(tuple(binds), _digest(binds))
 
@@ -89,7 +91,8 @@ def _digest(binds: Sequence[Bind]) -> str:
     for bind in binds:
         digest.update(os.fsencode(f"{bind.source}\0{bind.target}\0"))
     ours = sorted(guest_folder().glob("*.py"))
-    for path in (*_PACKAGE_DATABASES, INTERPRETER.resolve(), *ours, native_folder() / "libstockade.so"):
+    compiled = [native_folder() / "libstockade.so", native_folder() / "stockade-agent"]
+    for path in (*_PACKAGE_DATABASES, INTERPRETER.resolve(), *ours, *compiled):
         if path.exists():
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())

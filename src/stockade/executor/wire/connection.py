@@ -1,11 +1,10 @@
 """One connection to one guest: the state of its channels, and credit both ways."""
 
 from collections import deque
-from collections.abc import Mapping
 from typing import Final
 
 from stockade.executor.wire import frames
-from stockade.executor.wire.bounded_json import dump_object, load_object
+from stockade.executor.wire.bounded_json import load_object
 from stockade.executor.wire.events import Closed, Data, Event, Granted, Hello, Reset
 from stockade.executor.wire.violation import CannotOpen, WireViolation
 
@@ -239,19 +238,14 @@ class Connection:
 
     # What the host says.
 
-    def open(self, service: Mapping[str, object], span: int = 1) -> int:
-        """Ask the guest for ``service`` on ``span`` new channels; return the first number.
-
-        Raises :class:`CannotOpen` if the connection has ended or too many channels are open.
-        """
+    def open(self, service: str, arguments: bytes = b"", span: int = 1) -> int:
+        """Ask the guest for ``service`` on ``span`` new channels; return the first number."""
         self._require_alive()
         if not 1 <= span <= MOST_SPAN:
             raise ValueError(f"a span of {span} channels; 1 to {MOST_SPAN} may be opened")
-        payload = dump_object(dict(service))
+        payload = service.encode("ascii") + b"\0" + arguments
         if len(payload) > LARGEST_SERVICE:
             raise ValueError(f"a service of {len(payload)} bytes; at most {LARGEST_SERVICE}")
-        if self._state not in (_WAITING, _READY):
-            raise CannotOpen(f"the connection was {self._state}")
         first = self._free_block(span)
         for number in range(first, first + span):
             self._channels[number] = _Channel(number)

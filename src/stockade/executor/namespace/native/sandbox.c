@@ -1,6 +1,7 @@
 /* The inner step: one sandbox. Read set_up() first; it is the list of what is done. */
 #define _GNU_SOURCE
 #include "sandbox.h"
+#include "park.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,8 +33,6 @@
 #else
 #error "no seccomp filter for this architecture"
 #endif
-
-enum { WIRE_IN = 3, WIRE_OUT = 4, FIRST_JOIN = 5 };
 
 /* Where a set-up failure is told; moves when the descriptors are laid out. */
 static int report_to;
@@ -221,25 +220,25 @@ static int lift(int descriptor)
 /*
  * Property: no descriptor of the zygote or of the host stays open: no leaked folder to
  * escape by (CVE-2024-21626), no socket to pass descriptors over. Standard streams are
- * /dev/null; the wire is 3 and 4; the cgroups' doors follow.
+ * /dev/null; the wire and the cgroups' doors are where the agent expects them.
  */
 static void lay_out_descriptors(const struct stockade_sandbox *sandbox)
 {
     const int in = lift(sandbox->wire_in), out = lift(sandbox->wire_out);
     const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    int join[STOCKADE_JOINS_MAX];
+    int door[MOST_DOORS];
 
     MUST(null, "open /dev/null");
-    for (int i = 0; i < sandbox->joins; i++)
-        join[i] = lift(sandbox->join[i]);
+    for (int i = 0; i < sandbox->doors; i++)
+        door[i] = lift(sandbox->door[i]);
     for (int standard = 0; standard <= 2; standard++)
         MUST(dup2(null, standard), "lay out descriptors");
-    MUST(dup3(in, WIRE_IN, O_CLOEXEC), "lay out descriptors");
-    MUST(dup3(out, WIRE_OUT, O_CLOEXEC), "lay out descriptors");
+    MUST(dup2(in, WIRE_IN), "lay out descriptors");
+    MUST(dup2(out, WIRE_OUT), "lay out descriptors");
     report_to = WIRE_OUT;
-    for (int i = 0; i < sandbox->joins; i++)
-        MUST(dup3(join[i], FIRST_JOIN + i, O_CLOEXEC), "lay out descriptors");
-    MUST(syscall(SYS_close_range, FIRST_JOIN + sandbox->joins, ~0U, 0), "close_range");
+    for (int i = 0; i < sandbox->doors; i++)
+        MUST(dup2(door[i], FIRST_DOOR + i), "lay out descriptors");
+    MUST(syscall(SYS_close_range, FIRST_DOOR + sandbox->doors, ~0U, 0), "close_range");
 }
 
 /* Property: of the kernel's calls only the reviewed ones can be made: seccomp/policy.py. */
@@ -267,9 +266,36 @@ static void set_up(const struct stockade_sandbox *sandbox)
     drop_capabilities();
     forbid_new_privileges();
     lay_out_descriptors(sandbox);
-    /* Property: the program, of the same user, can neither read nor trace the agent. */
-    MUST(prctl(PR_SET_DUMPABLE, 0), "set undumpable");
     load_filter();
+}
+
+/*
+ * Two processes out of one: pid 1 becomes the agent, and sheds the interpreter's memory
+ * with it; the warm copy waits as the program to be. Returns in the latter only.
+ */
+static void divide(const struct stockade_sandbox *sandbox)
+{
+    struct parked parked;
+    char doors[16], pid[16];
+    int forked;
+
+    signal(SIGCHLD, SIG_DFL); /* the zygote ignores it, and exec would keep that */
+    forked = park(&parked, sandbox->doors);
+    if (forked == 1)
+        return;
+    MUST(forked, "fork the program's process");
+    const int ends[] = {parked.specification, parked.status, parked.input,
+                        parked.output,        parked.error,  parked.result};
+    int lifted[sizeof ends / sizeof ends[0]];
+
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        lifted[i] = lift(ends[i]);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        MUST(dup2(lifted[i], FIRST_PARKED + (int)i), "lay out descriptors");
+    snprintf(doors, sizeof doors, "%d", sandbox->doors);
+    snprintf(pid, sizeof pid, "%d", parked.pid);
+    execve(STOCKADE_AGENT, (char *[]){STOCKADE_AGENT, doors, pid, NULL}, (char *[]){NULL});
+    fail("exec the agent");
 }
 
 int stockade_clone(const struct stockade_sandbox *sandbox, int *pidfd)
@@ -277,8 +303,7 @@ int stockade_clone(const struct stockade_sandbox *sandbox, int *pidfd)
     struct clone_args arguments;
     long pid;
 
-    if (sandbox->size != sizeof *sandbox || sandbox->joins < 0 ||
-        sandbox->joins > STOCKADE_JOINS_MAX)
+    if (sandbox->size != sizeof *sandbox || sandbox->doors < 0 || sandbox->doors > MOST_DOORS)
         return -EINVAL;
     /*
      * Property: every namespace is fresh and used once. The child is pid 1 of its own
@@ -298,12 +323,9 @@ int stockade_clone(const struct stockade_sandbox *sandbox, int *pidfd)
     pid = syscall(SYS_clone3, &arguments, sizeof arguments);
     if (pid < 0)
         return -errno;
-    if (pid == 0)
+    if (pid == 0) {
         set_up(sandbox);
+        divide(sandbox);
+    }
     return (int)pid;
-}
-
-int stockade_set_dumpable(int dumpable)
-{
-    return prctl(PR_SET_DUMPABLE, dumpable) < 0 ? -errno : 0;
 }

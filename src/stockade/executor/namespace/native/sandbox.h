@@ -6,6 +6,8 @@
  *   sandbox.c   the inner step, once per sandbox: the zygote clones itself into fresh
  *               namespaces and gives up everything it could hurt anybody with.
  *
+ * The agent, which then is pid 1 inside, is in guest/native/.
+ *
  * Mechanism only. Which limits, which ids and which mounts is the caller's decision.
  */
 #ifndef STOCKADE_SANDBOX_H
@@ -13,8 +15,8 @@
 
 #include <stdint.h>
 
-#define STOCKADE_JOINS_MAX 4
 #define STOCKADE_GUEST_ID 1000 /* the only user and group id that exists inside */
+#define STOCKADE_AGENT "/opt/stockade/stockade-agent"
 
 /* One sandbox. The layout is mirrored by ctypes in guest/zygote.py. */
 struct stockade_sandbox {
@@ -23,22 +25,19 @@ struct stockade_sandbox {
     uint64_t disk_bytes;    /* of /workspace and /tmp together */
     uint64_t inodes;        /* of /workspace and /tmp together */
     uint64_t affinity[16];  /* CPUs it may run on, 1,024 bits; all zero: do not restrict */
-    int32_t wire_in;        /* becomes descriptor 3 */
-    int32_t wire_out;       /* becomes descriptor 4 */
-    int32_t joins;          /* how many of join[] are used */
-    int32_t join[STOCKADE_JOINS_MAX]; /* cgroup.procs, become descriptors 5 and up */
+    int32_t wire_in, wire_out;
+    int32_t doors;          /* how many of door[] are used */
+    int32_t door[4];        /* of its cgroups: "0" written by a process lets it in */
 };
 
 /*
  * Clone the calling process into a sandbox.
  *
- * In the parent: the child's pid, and a pidfd of it (close-on-exec) in *pidfd; or a
- * negative errno. In the child: 0, inside the finished sandbox. A child whose set-up
- * fails never returns: it says why in a RESET frame on the wire and ends.
+ * In the parent: the pid of the sandbox's pid 1, and a pidfd of it (close-on-exec) in
+ * *pidfd; or a negative errno. In the program's process, which is a copy of the caller
+ * inside the finished sandbox: 0. What fails before that is told in a RESET frame on the
+ * wire, and the sandbox ends.
  */
 int stockade_clone(const struct stockade_sandbox *sandbox, int *pidfd);
-
-/* Whether other processes of the same user may look into this one: 0 or 1, PR_SET_DUMPABLE. */
-int stockade_set_dumpable(int dumpable);
 
 #endif

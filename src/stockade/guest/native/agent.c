@@ -1,0 +1,875 @@
+/*
+ * The agent: pid 1 of a sandbox. It speaks the wire (docs/wire.md) and starts programs.
+ *
+ *   stockade-agent DOORS PID     executed by sandbox.c; descriptors as in park.h
+ *
+ * One thread, one poll(2). A program cannot signal it (pid 1 of a pid namespace is immune
+ * from inside: pid_namespaces(7)), look into it (undumpable) or starve it (another
+ * cgroup). What it reports the executor treats as hostile all the same.
+ */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "files.h"
+#include "json.h"
+#include "park.h"
+#include "receipt.h"
+#include "wire.h"
+
+#define EXIT_MARK "stockade:exit" /* program.py */
+#define INTERPRETER "/usr/bin/python3"
+#define BOOT                                                                                       \
+    "import sys; sys.path.insert(0, '/opt/stockade'); "                                            \
+    "from stockade_guest import program; program.main()"
+
+enum {
+    SAMPLE_MS = 100,
+    MOST_TRANSFERS = 64,
+    FLAG_LAST = 1,
+    /* Channels of a program, from its first. */
+    CONTROL = 0,
+    INPUT,
+    OUTPUT,
+    ERROR,
+    RESULT_CHANNEL,
+    SOURCE,
+};
+
+/* A channel's bytes on their way into a descriptor of the program's. */
+struct feed {
+    int descriptor; /* -1: nobody takes them */
+    uint16_t channel;
+    uint8_t *waiting; /* a window's worth, made when first needed */
+    uint32_t start, length;
+    uint32_t uncounted; /* of what waits, the first bytes are the agent's own */
+    bool ended;
+};
+
+struct output {
+    int descriptor; /* -1: ended */
+    uint16_t channel;
+};
+
+static struct {
+    bool active, last, exited, drained;
+    pid_t pid;
+    uint16_t control;
+    int status, master, slave;
+    struct feed input, source;
+    struct output outputs[3];
+    int exit_status;
+    struct rusage usage;
+    unsigned open_files, peak_processes, stragglers;
+} program;
+
+struct transfer {
+    enum { NONE, PUT, GET, LIST } kind;
+    uint16_t channel;
+    int file;
+    uint64_t bytes; /* written, or left to send */
+    DIR *folder;
+    const char *error;
+};
+
+static struct transfer transfers[MOST_TRANSFERS];
+static struct parked parked;
+static int doors;
+static struct timespec sampled;
+
+/* --- programs: parking, starting --- */
+
+static void park_next(void)
+{
+    const int forked = park(&parked, doors);
+
+    if (forked < 0)
+        wire_die("cannot fork the next program's process");
+    if (forked == 1) {
+        execve(INTERPRETER, (char *[]){INTERPRETER, "-I", "-c", BOOT, NULL},
+               (char *[]){"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/workspace",
+                          NULL});
+        _exit(127);
+    }
+}
+
+/* Blocks until the first program's process is ready; what it says instead ends the sandbox. */
+static void await_parked(void)
+{
+    struct pollfd wait = {.fd = parked.status, .events = POLLIN};
+    char text[128];
+    ssize_t length;
+
+    while (poll(&wait, 1, -1) < 0 && errno == EINTR)
+        ;
+    length = read(parked.status, text, sizeof text - 1);
+    if (length == 1 && text[0] == '+')
+        return;
+    text[length < 0 ? 0 : length] = '\0';
+    wire_die(*text ? text : "the program's process did not start");
+}
+
+static void end_feed(struct feed *feed)
+{
+    if (feed->descriptor >= 0) {
+        /* A terminal has no end of file; its program is told by the end-of-file character. */
+        if (feed->descriptor == program.master) {
+            if (write(program.master, "\4", 1) < 0)
+                errno = 0;
+        } else {
+            close(feed->descriptor);
+        }
+    }
+    feed->descriptor = -1;
+    if (feed->length > feed->uncounted)
+        wire_taken(feed->channel, feed->length - feed->uncounted);
+    feed->length = feed->uncounted = 0;
+    free(feed->waiting);
+    feed->waiting = NULL;
+}
+
+/* Writes what the program takes now. */
+static void pump(struct feed *feed)
+{
+    while (feed->length && feed->descriptor >= 0) {
+        const ssize_t count = write(feed->descriptor, feed->waiting + feed->start, feed->length);
+        uint32_t own;
+
+        if (count < 0) {
+            if (errno == EAGAIN || errno == EINTR)
+                return;
+            end_feed(feed); /* nobody reads it any more */
+            return;
+        }
+        own = (uint32_t)count < feed->uncounted ? (uint32_t)count : feed->uncounted;
+        feed->uncounted -= own;
+        feed->start += (uint32_t)count;
+        feed->length -= (uint32_t)count;
+        if (count > own)
+            wire_taken(feed->channel, (uint32_t)count - own);
+    }
+    if (!feed->length)
+        feed->start = 0;
+    if (feed->ended && !feed->length)
+        end_feed(feed);
+}
+
+static void feed_bytes(struct feed *feed, const void *bytes, uint32_t length, bool own)
+{
+    if (feed->descriptor < 0) {
+        if (!own)
+            wire_taken(feed->channel, length);
+        return;
+    }
+    /* At most a window is untaken; our own header comes before any of it. */
+    if (!feed->waiting && !(feed->waiting = malloc(WINDOW + CHUNK)))
+        wire_die("out of memory");
+    if (feed->start + feed->length + length > WINDOW + CHUNK) {
+        memmove(feed->waiting, feed->waiting + feed->start, feed->length);
+        feed->start = 0;
+    }
+    memcpy(feed->waiting + feed->start + feed->length, bytes, length);
+    feed->length += length;
+    if (own)
+        feed->uncounted += length;
+    pump(feed);
+}
+
+static bool open_terminal(uint16_t rows, uint16_t columns, char *name, size_t size)
+{
+    const struct winsize window = {.ws_row = rows, .ws_col = columns};
+
+    program.master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+    if (program.master < 0 || unlockpt(program.master) < 0 ||
+        ptsname_r(program.master, name, size) != 0 ||
+        ioctl(program.master, TIOCSWINSZ, &window) < 0)
+        return false;
+    /* Held open until the program has ended: else the master fails whenever nobody has it. */
+    program.slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    return program.slave >= 0;
+}
+
+static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t length)
+{
+    static const char busy[] = "{\"refused\":{\"what\":\"\",\"reason\":\"another program runs\"}}";
+    const uint16_t rows = (uint16_t)(arguments[1] << 8 | arguments[2]);
+    const uint16_t columns = (uint16_t)(arguments[3] << 8 | arguments[4]);
+    char terminal[64] = "";
+    uint8_t head[5];
+
+    if (program.active) {
+        wire_send(channel, busy, sizeof busy - 1);
+        for (uint16_t i = 0; i < 6; i++)
+            wire_close(channel + i);
+        return;
+    }
+    memset(&program, 0, sizeof program);
+    program.master = program.slave = -1;
+    if (!parked.pid)
+        park_next();
+    program.active = true;
+    program.last = arguments[0] & FLAG_LAST;
+    program.pid = parked.pid;
+    program.control = channel;
+    program.status = parked.status;
+    program.peak_processes = 1;
+    program.input = (struct feed){.descriptor = parked.input, .channel = channel + INPUT};
+    program.source = (struct feed){.descriptor = parked.specification, .channel = channel + SOURCE};
+    program.outputs[0] = (struct output){parked.output, channel + OUTPUT};
+    program.outputs[1] = (struct output){parked.error, channel + ERROR};
+    program.outputs[2] = (struct output){parked.result, channel + RESULT_CHANNEL};
+    if (rows) {
+        if (!open_terminal(rows, columns, terminal, sizeof terminal))
+            wire_die("cannot open a terminal");
+        close(parked.input);
+        close(parked.output);
+        close(parked.error);
+        program.input.descriptor = program.outputs[0].descriptor = program.master;
+        program.outputs[1].descriptor = -1;
+        wire_close(channel + ERROR);
+    }
+    memset(&parked, 0, sizeof parked);
+    /* To the program's process: length of the JSON, length of the terminal's name, both. */
+    length -= 5;
+    head[0] = (uint8_t)(length >> 24);
+    head[1] = (uint8_t)(length >> 16);
+    head[2] = (uint8_t)(length >> 8);
+    head[3] = (uint8_t)length;
+    head[4] = (uint8_t)strlen(terminal);
+    feed_bytes(&program.source, head, sizeof head, true);
+    feed_bytes(&program.source, terminal, head[4], true);
+    feed_bytes(&program.source, arguments + 5, length, true);
+    clock_gettime(CLOCK_MONOTONIC, &sampled);
+}
+
+/* A command of the executor's about the running program. */
+static void command(const uint8_t *message, uint32_t length)
+{
+    if (length == 1 && message[0] == 'k') {
+        kill(-1, SIGKILL); /* the end is then noticed, and reported, like any other */
+    } else if (length == 2 && message[0] == 's' && !program.exited) {
+        if (kill(-program.pid, message[1]) < 0)
+            kill(program.pid, message[1]);
+    } else if (length == 5 && message[0] == 'r' && program.master >= 0) {
+        const struct winsize window = {.ws_row = (uint16_t)(message[1] << 8 | message[2]),
+                                       .ws_col = (uint16_t)(message[3] << 8 | message[4])};
+
+        ioctl(program.master, TIOCSWINSZ, &window);
+    }
+}
+
+/* --- programs: output, ends --- */
+
+static unsigned count_entries(const char *path)
+{
+    DIR *folder = opendir(path);
+    unsigned count = 0;
+
+    if (!folder)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(folder));)
+        if (isdigit((unsigned char)entry->d_name[0]))
+            count++;
+    closedir(folder);
+    return count;
+}
+
+/* What no counter of the kernel tells: descriptors and processes in use. */
+static void sample(void)
+{
+    char path[64];
+    unsigned count;
+
+    clock_gettime(CLOCK_MONOTONIC, &sampled);
+    count = count_entries("/proc") - 1; /* less the agent */
+    if (count > program.peak_processes)
+        program.peak_processes = count;
+    snprintf(path, sizeof path, "/proc/%d/fd", program.pid);
+    count = count_entries(path);
+    if (count > program.open_files)
+        program.open_files = count;
+}
+
+static void sample_if_due(void)
+{
+    struct timespec now;
+
+    if (!program.active || program.exited)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if ((now.tv_sec - sampled.tv_sec) * 1000 + (now.tv_nsec - sampled.tv_nsec) / 1000000 >= SAMPLE_MS)
+        sample();
+}
+
+static void report_end(void)
+{
+    char text[1024];
+    struct json json = {.text = text, .size = sizeof text};
+    struct rusage total;
+    struct statvfs disk;
+    const int status = program.exit_status;
+
+    getrusage(RUSAGE_CHILDREN, &total);
+    memset(&disk, 0, sizeof disk);
+    statvfs(WORKSPACE, &disk);
+    json_add(&json, "{\"ended\":{");
+    if (WIFEXITED(status))
+        json_add(&json, "\"code\":%d,\"signal\":null", WEXITSTATUS(status));
+    else
+        json_add(&json, "\"code\":null,\"signal\":%d", WTERMSIG(status));
+    json_add(&json, ",\"cpu_seconds\":%ld.%06ld,\"peak_memory_bytes\":%ld",
+             (long)(total.ru_utime.tv_sec + total.ru_stime.tv_sec) +
+                 (long)(total.ru_utime.tv_usec + total.ru_stime.tv_usec) / 1000000,
+             (long)(total.ru_utime.tv_usec + total.ru_stime.tv_usec) % 1000000,
+             program.usage.ru_maxrss * 1024L);
+    /* Three inodes of the scratch file system are ours: sandbox.c. */
+    json_add(&json, ",\"disk\":[%llu,%llu],\"inodes\":[%lld,%lld]",
+             (unsigned long long)(disk.f_blocks - disk.f_bfree) * disk.f_frsize,
+             (unsigned long long)disk.f_blocks * disk.f_frsize,
+             (long long)(disk.f_files - disk.f_ffree) - 3, (long long)disk.f_files - 3);
+    json_add(&json, ",\"open_files\":%u,\"peak_processes\":%u,\"stragglers\":%u}}",
+             program.open_files, program.peak_processes, program.stragglers);
+    wire_send(program.control, text, json.length);
+    wire_close(program.control + SOURCE);
+    wire_close(program.control + INPUT);
+    wire_close(program.control + CONTROL);
+    program.active = false;
+    wire_flush();
+    if (program.last)
+        _exit(0);
+    park_next();
+}
+
+static bool outputs_ended(void)
+{
+    for (int i = 0; i < 3; i++)
+        if (program.outputs[i].descriptor >= 0)
+            return false;
+    return true;
+}
+
+static void end_output(struct output *output)
+{
+    if (output->descriptor == program.master)
+        program.master = program.input.descriptor = -1;
+    close(output->descriptor);
+    output->descriptor = -1;
+    wire_close(output->channel);
+    if (program.drained && outputs_ended())
+        report_end();
+}
+
+/* Whether there may be more to read now. */
+static bool read_output(struct output *output)
+{
+    long count;
+
+    if (output->descriptor < 0 || wire_credit(output->channel) == 0)
+        return false;
+    count = wire_send_from(output->channel, output->descriptor, CHUNK);
+    if (count > 0)
+        return true;
+    /* EIO: a terminal whose last user is gone (pty(7)). */
+    if (count < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    end_output(output);
+    return false;
+}
+
+/* Kills every process in here but the agent, and waits until they are gone. */
+static unsigned kill_others(void)
+{
+    unsigned count = 0;
+
+    if (kill(-1, SIGKILL) < 0)
+        return 0;
+    while (waitpid(-1, NULL, 0) > 0)
+        count++;
+    return count;
+}
+
+/* What the program's process said before there was a program; nothing if there was one. */
+static void read_refusal(void)
+{
+    char text[4096];
+    ssize_t length = read(program.status, text, sizeof text);
+    const char *start = text;
+
+    close(program.status);
+    if (length > 0 && text[0] == '+') { /* it was ready */
+        start++;
+        length--;
+    }
+    if (length > 0)
+        wire_send(program.control, start, (size_t)length);
+}
+
+/* The program has ended: end what it left behind, and send the rest. */
+static void finish(void)
+{
+    program.drained = true;
+    program.stragglers = kill_others();
+    read_refusal();
+    if (program.slave >= 0)
+        close(program.slave);
+    if (program.master >= 0)
+        program.input.descriptor = -1; /* nobody is left to be told of the input's end */
+    end_feed(&program.input);
+    end_feed(&program.source);
+    if (outputs_ended()) {
+        report_end();
+        return;
+    }
+    /* All writers are dead: what is still in the pipes comes, then their ends. */
+    for (int i = 0; i < 3 && program.active; i++)
+        while (read_output(&program.outputs[i]))
+            ;
+}
+
+/* A program of the warm interpreter that fails shows itself before it ends: program.py. */
+static void look_at_exit(void)
+{
+    char path[64], name[32];
+    ssize_t length = -1;
+    int file;
+
+    snprintf(path, sizeof path, "/proc/%d/comm", program.pid);
+    file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file >= 0) {
+        length = read(file, name, sizeof name);
+        close(file);
+    }
+    if (length == (ssize_t)sizeof EXIT_MARK && memcmp(name, EXIT_MARK, sizeof EXIT_MARK - 1) == 0) {
+        sample();
+        kill(program.pid, SIGCONT);
+    }
+}
+
+static void reap(void)
+{
+    struct rusage usage;
+    int status;
+
+    for (pid_t pid; (pid = wait4(-1, &status, WNOHANG | WUNTRACED, &usage)) > 0;) {
+        if (pid == parked.pid && !WIFSTOPPED(status)) {
+            /* Killed for the memory ceiling, say; the next is made when it is needed. */
+            close(parked.specification);
+            close(parked.status);
+            close(parked.input);
+            close(parked.output);
+            close(parked.error);
+            close(parked.result);
+            memset(&parked, 0, sizeof parked);
+        } else if (program.active && pid == program.pid) {
+            if (WIFSTOPPED(status)) {
+                look_at_exit();
+            } else {
+                program.exited = true;
+                program.exit_status = status;
+                program.usage = usage;
+            }
+        }
+    }
+    if (program.active && program.exited && !program.drained)
+        finish();
+}
+
+/* --- files --- */
+
+static struct transfer *find_transfer(uint16_t channel)
+{
+    for (int i = 0; i < MOST_TRANSFERS; i++)
+        if (transfers[i].kind != NONE && transfers[i].channel == channel)
+            return &transfers[i];
+    return NULL;
+}
+
+static struct transfer *new_transfer(uint16_t channel)
+{
+    for (int i = 0; i < MOST_TRANSFERS; i++)
+        if (transfers[i].kind == NONE) {
+            transfers[i] = (struct transfer){.channel = channel, .file = -1};
+            return &transfers[i];
+        }
+    wire_reset(channel, "too many files at once");
+    return NULL;
+}
+
+static void drop_transfer(struct transfer *transfer)
+{
+    if (transfer->folder)
+        closedir(transfer->folder);
+    else if (transfer->file >= 0)
+        close(transfer->file);
+    transfer->kind = NONE;
+}
+
+static void answer(struct transfer *transfer, const char *key, uint64_t number)
+{
+    char text[256];
+    struct json json = {.text = text, .size = sizeof text};
+
+    if (transfer->error) {
+        json_add(&json, "{\"error\":");
+        json_add_string(&json, transfer->error, strlen(transfer->error));
+        json_add(&json, "}");
+    } else {
+        json_add(&json, "{\"%s\":%llu}", key, (unsigned long long)number);
+    }
+    wire_send(transfer->channel, text, json.length);
+}
+
+static void end_transfer(struct transfer *transfer)
+{
+    const uint16_t channel = transfer->channel;
+
+    drop_transfer(transfer);
+    wire_close(channel);
+}
+
+static void write_upload(struct transfer *transfer, const uint8_t *bytes, uint32_t length)
+{
+    while (length && !transfer->error) {
+        const ssize_t count = write(transfer->file, bytes, length);
+
+        if (count < 0) {
+            transfer->error = file_explain(errno);
+            break;
+        }
+        transfer->bytes += (uint64_t)count;
+        bytes += count;
+        length -= (uint32_t)count;
+    }
+}
+
+static void continue_download(struct transfer *transfer)
+{
+    while (transfer->bytes) {
+        long count;
+
+        if (wire_credit(transfer->channel) == 0)
+            return; /* goes on when credit comes */
+        count = wire_send_from(transfer->channel, transfer->file,
+                               transfer->bytes < CHUNK ? (size_t)transfer->bytes : CHUNK);
+        if (count <= 0)
+            break; /* it shrank: the executor sees that bytes are missing */
+        transfer->bytes -= (uint64_t)count;
+    }
+    end_transfer(transfer);
+}
+
+static const char *kind_of(mode_t mode)
+{
+    if (S_ISREG(mode))
+        return "file";
+    if (S_ISDIR(mode))
+        return "folder";
+    return S_ISLNK(mode) ? "link" : "other";
+}
+
+/* One page: as many entries as surely fit. */
+static bool list_page(struct transfer *transfer, struct json *json)
+{
+    bool first = true;
+
+    json_add(json, "{\"entries\":[");
+    while (json->size - json->length > 8192) {
+        struct dirent *entry = readdir(transfer->folder);
+        struct stat status;
+
+        if (!entry) {
+            json_add(json, "],\"more\":false}");
+            return false;
+        }
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            fstatat(dirfd(transfer->folder), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) < 0)
+            continue;
+        json_add(json, first ? "[" : ",[");
+        json_add_string(json, entry->d_name, strlen(entry->d_name));
+        json_add(json, ",\"%s\",%llu]", kind_of(status.st_mode), (unsigned long long)status.st_size);
+        first = false;
+    }
+    json_add(json, "],\"more\":true}");
+    return true;
+}
+
+static void continue_listing(struct transfer *transfer)
+{
+    static char page[CHUNK];
+    bool more = true;
+
+    while (more) {
+        struct json json = {.text = page, .size = sizeof page};
+
+        if (wire_credit(transfer->channel) < CHUNK)
+            return;
+        more = list_page(transfer, &json);
+        wire_send(transfer->channel, page, json.length);
+    }
+    end_transfer(transfer);
+}
+
+static void open_put(uint16_t channel, unsigned mode, const char *path)
+{
+    struct transfer *transfer = new_transfer(channel);
+
+    if (!transfer)
+        return;
+    transfer->kind = PUT;
+    transfer->file = file_open_for_writing(path, mode, &transfer->error);
+}
+
+static void open_get(uint16_t channel, const char *path)
+{
+    struct transfer *transfer = new_transfer(channel);
+
+    if (!transfer)
+        return;
+    transfer->kind = GET;
+    transfer->file = file_open_for_reading(path, &transfer->bytes, &transfer->error);
+    answer(transfer, "size", transfer->bytes);
+    if (transfer->error)
+        end_transfer(transfer);
+    else
+        continue_download(transfer);
+}
+
+static void open_list(uint16_t channel, const char *path)
+{
+    struct transfer *transfer = new_transfer(channel);
+
+    if (!transfer)
+        return;
+    transfer->kind = LIST;
+    transfer->file = folder_open(path, &transfer->error);
+    if (!transfer->error && !(transfer->folder = fdopendir(transfer->file)))
+        transfer->error = file_explain(errno);
+    if (transfer->error) {
+        answer(transfer, "", 0);
+        end_transfer(transfer);
+    } else {
+        continue_listing(transfer);
+    }
+}
+
+/* --- frames --- */
+
+/* The payload of OPEN: span, service name, NUL, arguments. */
+static void on_open(const struct frame *frame)
+{
+    static char path[4096];
+    const char *name = (const char *)frame->payload + 1;
+    const uint8_t *arguments;
+    size_t length;
+
+    if (frame->length < 2 || !memchr(name, '\0', frame->length - 1))
+        wire_die("an OPEN frame without a service");
+    arguments = (const uint8_t *)name + strlen(name) + 1;
+    length = frame->length - (size_t)(arguments - frame->payload);
+    wire_open(frame->channel, frame->payload[0]);
+    if (strcmp(name, "program") == 0 && length > 5) {
+        start_program(frame->channel, arguments, (uint32_t)length);
+        return;
+    }
+    if (length >= sizeof path || memchr(arguments, '\0', length)) {
+        wire_reset(frame->channel, "a path that is too long, or has a NUL");
+        return;
+    }
+    memcpy(path, arguments, length);
+    path[length] = '\0';
+    if (strcmp(name, "put") == 0)
+        open_put(frame->channel, 0644, path);
+    else if (strcmp(name, "get") == 0)
+        open_get(frame->channel, path);
+    else if (strcmp(name, "list") == 0)
+        open_list(frame->channel, path);
+    else
+        wire_reset(frame->channel, "unknown service");
+}
+
+static struct feed *find_feed(uint16_t channel)
+{
+    if (program.active && channel == program.input.channel)
+        return &program.input;
+    if (program.active && channel == program.source.channel)
+        return &program.source;
+    return NULL;
+}
+
+static void on_data(const struct frame *frame)
+{
+    struct feed *feed = find_feed(frame->channel);
+    struct transfer *transfer = find_transfer(frame->channel);
+
+    if (feed) {
+        feed_bytes(feed, frame->payload, frame->length, false);
+        return;
+    }
+    if (program.active && frame->channel == program.control)
+        command(frame->payload, frame->length);
+    else if (transfer && transfer->kind == PUT)
+        write_upload(transfer, frame->payload, frame->length);
+    wire_taken(frame->channel, frame->length);
+}
+
+static void on_close(const struct frame *frame)
+{
+    struct feed *feed = find_feed(frame->channel);
+    struct transfer *transfer = find_transfer(frame->channel);
+
+    if (feed) {
+        feed->ended = true;
+        pump(feed);
+    } else if (transfer && transfer->kind == PUT) {
+        answer(transfer, "written", transfer->bytes);
+        end_transfer(transfer);
+    }
+}
+
+static void on_credit(const struct frame *frame)
+{
+    struct transfer *transfer = find_transfer(frame->channel);
+
+    if (transfer && transfer->kind == GET)
+        continue_download(transfer);
+    else if (transfer && transfer->kind == LIST)
+        continue_listing(transfer);
+    else if (program.active && program.drained)
+        for (int i = 0; i < 3 && program.active; i++)
+            if (program.outputs[i].channel == frame->channel)
+                while (read_output(&program.outputs[i]))
+                    ;
+}
+
+static void on_reset(const struct frame *frame)
+{
+    struct feed *feed = find_feed(frame->channel);
+    struct transfer *transfer = find_transfer(frame->channel);
+
+    if (feed) {
+        feed->ended = true;
+        end_feed(feed);
+    }
+    if (transfer)
+        drop_transfer(transfer);
+    for (int i = 0; i < 3 && program.active; i++)
+        if (program.outputs[i].channel == frame->channel && program.outputs[i].descriptor >= 0)
+            end_output(&program.outputs[i]);
+}
+
+static void receive(void)
+{
+    struct frame frame;
+
+    if (!wire_read())
+        _exit(0); /* the executor is gone, and with pid 1 everything in here */
+    while (wire_next(&frame)) {
+        if (frame.kind == OPEN)
+            on_open(&frame);
+        else if (frame.kind == DATA)
+            on_data(&frame);
+        else if (frame.kind == CLOSE)
+            on_close(&frame);
+        else if (frame.kind == CREDIT)
+            on_credit(&frame);
+        else
+            on_reset(&frame);
+    }
+}
+
+/* --- the loop --- */
+
+enum { POLL_WIRE, POLL_CHILD, POLL_INPUT, POLL_SOURCE, POLL_OUTPUT, POLLED = POLL_OUTPUT + 3 };
+
+static int descriptor_that_waits(const struct feed *feed)
+{
+    return feed->length ? feed->descriptor : -1;
+}
+
+static void serve(int child)
+{
+    for (;;) {
+        struct pollfd polled[POLLED] = {{.fd = WIRE_IN, .events = POLLIN},
+                                        {.fd = child, .events = POLLIN}};
+        struct signalfd_siginfo ignored;
+
+        for (int i = POLL_INPUT; i < POLLED; i++)
+            polled[i].fd = -1;
+        if (program.active) {
+            polled[POLL_INPUT].fd = descriptor_that_waits(&program.input);
+            polled[POLL_SOURCE].fd = descriptor_that_waits(&program.source);
+            polled[POLL_INPUT].events = polled[POLL_SOURCE].events = POLLOUT;
+            for (int i = 0; i < 3; i++) {
+                polled[POLL_OUTPUT + i].events = POLLIN;
+                if (wire_credit(program.outputs[i].channel))
+                    polled[POLL_OUTPUT + i].fd = program.outputs[i].descriptor;
+            }
+        }
+        wire_flush();
+        if (poll(polled, POLLED, program.active ? SAMPLE_MS : -1) < 0 && errno != EINTR)
+            wire_die("poll");
+        if (polled[POLL_INPUT].revents)
+            pump(&program.input);
+        if (polled[POLL_SOURCE].revents)
+            pump(&program.source);
+        for (int i = 0; i < 3 && program.active; i++)
+            if (polled[POLL_OUTPUT + i].revents)
+                read_output(&program.outputs[i]);
+        if (polled[POLL_CHILD].revents) {
+            while (read(child, &ignored, sizeof ignored) > 0)
+                ;
+            reap();
+        }
+        sample_if_due();
+        if (polled[POLL_WIRE].revents)
+            receive();
+    }
+}
+
+int main(int count, char **arguments)
+{
+    static char text[16384];
+    struct json json = {.text = text, .size = sizeof text};
+    sigset_t children;
+    int child;
+
+    if (count != 3)
+        return 64;
+    prctl(PR_SET_DUMPABLE, 0);
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&children);
+    sigaddset(&children, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &children, NULL);
+    child = signalfd(-1, &children, SFD_NONBLOCK | SFD_CLOEXEC);
+    doors = atoi(arguments[1]);
+    parked = (struct parked){.pid = atoi(arguments[2]),
+                             .specification = FIRST_PARKED,
+                             .status = FIRST_PARKED + 1,
+                             .input = FIRST_PARKED + 2,
+                             .output = FIRST_PARKED + 3,
+                             .error = FIRST_PARKED + 4,
+                             .result = FIRST_PARKED + 5};
+    receipt_add(&json);
+    await_parked();
+    if (json.overflow)
+        wire_die("the receipt is too long");
+    wire_hello(text, json.length);
+    serve(child);
+}

@@ -1,0 +1,142 @@
+#define _GNU_SOURCE
+#include "files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+const char *file_explain(int error)
+{
+    switch (error) {
+    case ELOOP:
+        return "is a symbolic link, or lies behind one";
+    case ENXIO:
+        return "is not a regular file (a socket, or a FIFO without a reader)";
+    case EXDEV:
+        return "leads out of the workspace";
+    default:
+        return strerrordesc_np(error);
+    }
+}
+
+static int open_beneath(int root, const char *path, uint64_t flags, unsigned mode)
+{
+    const struct open_how how = {
+        .flags = flags | O_CLOEXEC,
+        .mode = mode,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
+    };
+
+    return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+}
+
+static int open_workspace(void)
+{
+    return open(WORKSPACE, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
+static const char *reject(const struct stat *status)
+{
+    if (S_ISDIR(status->st_mode))
+        return "is a folder";
+    if (!S_ISREG(status->st_mode))
+        return "is not a regular file (a FIFO, a device or a socket)";
+    /* A second link may be a name outside of what the caller sees as the workspace. */
+    if (status->st_nlink != 1)
+        return "has more than one link; only files with one are read or written";
+    return NULL;
+}
+
+/* Closes what is no plain regular file. */
+static int require_regular(int file, struct stat *status, const char **why)
+{
+    if (file < 0) {
+        *why = file_explain(errno);
+        return -1;
+    }
+    *why = fstat(file, status) < 0 ? file_explain(errno) : reject(status);
+    if (!*why)
+        return file;
+    close(file);
+    return -1;
+}
+
+/*
+ * A descriptor of the folder that holds `path`'s last component, which *name is set to.
+ * Each folder on the way is made where it is absent, and entered by itself.
+ */
+static int make_parent(char *path, char **name)
+{
+    int folder = open_workspace();
+
+    *name = path;
+    for (char *slash; folder >= 0 && (slash = strchr(*name, '/')); *name = slash + 1) {
+        int deeper;
+
+        *slash = '\0';
+        if (mkdirat(folder, *name, 0755) < 0 && errno != EEXIST)
+            deeper = -1;
+        else
+            deeper = open_beneath(folder, *name, O_PATH | O_DIRECTORY, 0);
+        close(folder);
+        folder = deeper;
+    }
+    return folder;
+}
+
+int file_open_for_writing(const char *path, unsigned mode, const char **why)
+{
+    char copy[4096], *name;
+    struct stat status;
+    int folder, file = -1;
+
+    if (strlen(path) >= sizeof copy) {
+        *why = "the path is too long";
+        return -1;
+    }
+    strcpy(copy, path);
+    folder = make_parent(copy, &name);
+    /* O_NONBLOCK: a FIFO must not hold the agent for ever. */
+    if (folder >= 0)
+        file = open_beneath(folder, name, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY, mode & 0777);
+    file = require_regular(file, &status, why);
+    if (folder >= 0)
+        close(folder);
+    if (file >= 0 && (ftruncate(file, 0) < 0 || fchmod(file, mode & 0777) < 0)) {
+        *why = file_explain(errno);
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
+int file_open_for_reading(const char *path, uint64_t *size, const char **why)
+{
+    struct stat status;
+    const int root = open_workspace();
+    const int file = require_regular(
+        root < 0 ? -1 : open_beneath(root, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0), &status, why);
+
+    if (root >= 0)
+        close(root);
+    if (file >= 0)
+        *size = (uint64_t)status.st_size;
+    return file;
+}
+
+int folder_open(const char *path, const char **why)
+{
+    const int root = open_workspace();
+    const int folder =
+        root < 0 ? -1 : open_beneath(root, *path ? path : ".", O_RDONLY | O_DIRECTORY, 0);
+
+    if (folder < 0)
+        *why = file_explain(errno);
+    if (root >= 0)
+        close(root);
+    return folder;
+}

@@ -1,0 +1,273 @@
+#define _GNU_SOURCE
+#include "wire.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "park.h"
+
+static struct channel channels[MOST_CHANNELS];
+
+static uint8_t incoming[2 * (HEADER + CHUNK)];
+static size_t in_start, in_end;
+
+/* Room for a batch of small frames and one whole DATA frame beside it. */
+static uint8_t outgoing[2 * (HEADER + CHUNK)];
+static size_t out_length;
+
+static uint32_t get32(const uint8_t *from)
+{
+    return (uint32_t)from[0] << 24 | (uint32_t)from[1] << 16 | (uint32_t)from[2] << 8 | from[3];
+}
+
+static void put_header(uint8_t *to, size_t length, uint16_t channel, enum kind kind)
+{
+    to[0] = (uint8_t)(length >> 24);
+    to[1] = (uint8_t)(length >> 16);
+    to[2] = (uint8_t)(length >> 8);
+    to[3] = (uint8_t)length;
+    to[4] = (uint8_t)(channel >> 8);
+    to[5] = (uint8_t)channel;
+    to[6] = (uint8_t)kind;
+}
+
+static void put_frame(uint16_t channel, enum kind kind, const void *payload, size_t length)
+{
+    if (out_length + HEADER + length > sizeof outgoing)
+        wire_flush();
+    put_header(outgoing + out_length, length, channel, kind);
+    if (length)
+        memcpy(outgoing + out_length + HEADER, payload, length);
+    out_length += HEADER + length;
+}
+
+void wire_flush(void)
+{
+    size_t written = 0;
+
+    while (written < out_length) {
+        const ssize_t count = write(WIRE_OUT, outgoing + written, out_length - written);
+
+        if (count < 0) {
+            if (errno == EINTR)
+                continue;
+            _exit(0); /* the host is gone, and with pid 1 everything in here */
+        }
+        written += (size_t)count;
+    }
+    out_length = 0;
+}
+
+_Noreturn void wire_die(const char *reason)
+{
+    char text[256];
+    const int length = snprintf(text, sizeof text, "agent: %s", reason);
+
+    put_frame(0, RESET, text, length < (int)sizeof text ? (size_t)length : sizeof text - 1);
+    wire_flush();
+    _exit(1);
+}
+
+struct channel *wire_channel(uint16_t number)
+{
+    if (number)
+        for (int i = 0; i < MOST_CHANNELS; i++)
+            if (channels[i].number == number)
+                return &channels[i];
+    return NULL;
+}
+
+void wire_open(uint16_t first, unsigned span)
+{
+    for (unsigned i = 0; i < span; i++) {
+        int place = 0;
+
+        if (wire_channel((uint16_t)(first + i)))
+            wire_die("OPEN of a channel that is open");
+        while (place < MOST_CHANNELS && channels[place].number)
+            place++;
+        if (place == MOST_CHANNELS)
+            wire_die("too many channels");
+        channels[place] = (struct channel){
+            .number = (uint16_t)(first + i), .credit = WINDOW, .window = WINDOW};
+    }
+}
+
+bool wire_read(void)
+{
+    ssize_t count;
+
+    if (in_start) {
+        memmove(incoming, incoming + in_start, in_end - in_start);
+        in_end -= in_start;
+        in_start = 0;
+    }
+    count = read(WIRE_IN, incoming + in_end, sizeof incoming - in_end);
+    if (count < 0)
+        return errno == EINTR || errno == EAGAIN;
+    in_end += (size_t)count;
+    return count > 0;
+}
+
+static void take_credit(struct channel *channel, const struct frame *frame)
+{
+    if (frame->length != 4)
+        wire_die("a CREDIT frame of another size");
+    channel->credit += get32(frame->payload);
+}
+
+static void take_data(struct channel *channel, const struct frame *frame)
+{
+    if (channel->peer_closed || frame->length > channel->window)
+        wire_die("DATA after CLOSE or beyond credit");
+    channel->window -= frame->length;
+    channel->untaken += frame->length;
+}
+
+static void end_if_done(struct channel *channel)
+{
+    if (channel->peer_closed && channel->closed && !channel->untaken) {
+        put_frame(channel->number, END, NULL, 0);
+        channel->number = 0;
+    }
+}
+
+/* Whether the frame is news for the agent. */
+static bool take(const struct frame *frame)
+{
+    struct channel *channel = wire_channel(frame->channel);
+
+    if (frame->kind == OPEN)
+        return true;
+    if (!channel)
+        return false; /* sent before the host saw how the channel ended */
+    switch (frame->kind) {
+    case DATA:
+        take_data(channel, frame);
+        return true;
+    case CREDIT:
+        take_credit(channel, frame);
+        return !channel->closed;
+    case CLOSE:
+        channel->peer_closed = true;
+        end_if_done(channel);
+        return true;
+    case RESET:
+        channel->number = 0;
+        put_frame(frame->channel, RESET, NULL, 0);
+        return true;
+    default:
+        wire_die("a frame of a kind that the host never sends");
+    }
+}
+
+bool wire_next(struct frame *frame)
+{
+    while (in_end - in_start >= HEADER) {
+        const uint8_t *header = incoming + in_start;
+        const uint32_t length = get32(header);
+
+        if (length > CHUNK)
+            wire_die("a frame that is too long");
+        if (in_end - in_start < HEADER + length)
+            return false;
+        *frame = (struct frame){.kind = header[6],
+                                .channel = (uint16_t)(header[4] << 8 | header[5]),
+                                .payload = header + HEADER,
+                                .length = length};
+        in_start += HEADER + length;
+        if (take(frame))
+            return true;
+    }
+    return false;
+}
+
+uint32_t wire_credit(uint16_t number)
+{
+    const struct channel *channel = wire_channel(number);
+
+    return channel && !channel->closed ? channel->credit : 0;
+}
+
+void wire_send(uint16_t number, const void *data, size_t length)
+{
+    struct channel *channel = wire_channel(number);
+
+    if (!channel || channel->closed)
+        return;
+    if (length > channel->credit || length > CHUNK)
+        wire_die("more to send than there is credit");
+    channel->credit -= (uint32_t)length;
+    put_frame(number, DATA, data, length);
+}
+
+long wire_send_from(uint16_t number, int descriptor, size_t most)
+{
+    struct channel *channel = wire_channel(number);
+    ssize_t count;
+
+    if (out_length + HEADER + CHUNK > sizeof outgoing)
+        wire_flush();
+    if (most > CHUNK)
+        most = CHUNK;
+    if (most > channel->credit)
+        most = channel->credit;
+    count = read(descriptor, outgoing + out_length + HEADER, most);
+    if (count > 0) {
+        put_header(outgoing + out_length, (size_t)count, number, DATA);
+        out_length += HEADER + (size_t)count;
+        channel->credit -= (uint32_t)count;
+    }
+    return count;
+}
+
+void wire_taken(uint16_t number, uint32_t count)
+{
+    struct channel *channel = wire_channel(number);
+
+    if (!channel)
+        return;
+    channel->untaken -= count;
+    if (channel->peer_closed) {
+        end_if_done(channel);
+        return;
+    }
+    channel->owed += count;
+    if (channel->owed >= WINDOW / 2) {
+        uint8_t grant[4] = {(uint8_t)(channel->owed >> 24), (uint8_t)(channel->owed >> 16),
+                            (uint8_t)(channel->owed >> 8), (uint8_t)channel->owed};
+
+        put_frame(number, CREDIT, grant, sizeof grant);
+        channel->window += channel->owed;
+        channel->owed = 0;
+    }
+}
+
+void wire_close(uint16_t number)
+{
+    struct channel *channel = wire_channel(number);
+
+    if (!channel || channel->closed)
+        return;
+    channel->closed = true;
+    put_frame(number, CLOSE, NULL, 0);
+    end_if_done(channel);
+}
+
+void wire_reset(uint16_t number, const char *reason)
+{
+    struct channel *channel = wire_channel(number);
+
+    if (channel) {
+        channel->number = 0;
+        put_frame(number, RESET, reason, strlen(reason));
+    }
+}
+
+void wire_hello(const char *json, size_t length)
+{
+    put_frame(0, HELLO, json, length);
+}
