@@ -1,0 +1,93 @@
+"""Trying a tier: a sandbox is started and a program runs in it.
+
+The presence of a device, a file or a kernel setting proves nothing and is not asked for.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+from stockade.executor.cgroups import CgroupError
+from stockade.executor.doctor.report import TierStatus
+from stockade.executor.local import open_local
+from stockade.port import (
+    Enforcement,
+    Execution,
+    ExecutionEnvironment,
+    ExecutionRequest,
+    Limits,
+    PythonSource,
+    SandboxRequest,
+    StockadeError,
+    Tier,
+)
+
+# Longer than everything that has a deadline of its own inside, so that those speak first.
+PATIENCE_SECONDS = 60.0
+
+OpenEnvironment = Callable[[], AbstractAsyncContextManager[ExecutionEnvironment]]
+
+# What it prints tells that it ran, and on which Python. The sum is not in the source.
+_PROGRAM = "import sys; print(6 * 7, '.'.join(map(str, sys.version_info[:3])))"
+_EXPECTED = "42"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of starting one tier."""
+
+    status: TierStatus
+    enforcement: Mapping[str, Enforcement] = field(default_factory=dict)
+    python: str | None = None
+    """The version of the Python inside; ``None`` where none was started."""
+
+
+async def probe_tiers() -> dict[Tier, TierStatus]:
+    """Every tier that this executor knows, to what came of starting it."""
+    return {Tier.NAMESPACE: (await try_namespace()).status}
+
+
+async def try_namespace(open_environment: OpenEnvironment | None = None) -> Trial:
+    """Run one program in a new sandbox of the namespace tier."""
+    execution: Execution | None = None
+    failure = ""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async with (open_environment or _open_cold)() as environment:
+                execution = await environment.run(
+                    ExecutionRequest(PythonSource(_PROGRAM)),
+                    SandboxRequest(
+                        tenant="doctor", limits=Limits(wall_seconds=10.0), tier=Tier.NAMESPACE
+                    ),
+                )
+    except TimeoutError:
+        failure = f"no answer within {PATIENCE_SECONDS:g} s"
+    except (StockadeError, CgroupError, OSError) as error:
+        failure = str(error)
+    if execution is None:
+        return _failed(failure)
+    words = execution.stdout.text().split()
+    if not execution.ok or words[:1] != [_EXPECTED] or len(words) != 2:
+        said = execution.stderr.text().strip()[-300:]
+        return _failed(
+            f"a sandbox came up, but its program ended as {execution.outcome}: "
+            f"{execution.detail}" + (f"; it said: {said}" if said else "")
+        )
+    detail = f"namespaces and seccomp of Linux {os.uname().release}"
+    if failure:
+        detail += f"; but its end left something behind: {failure}"
+    return Trial(
+        TierStatus(Tier.NAMESPACE, True, detail, execution.timings.waited * 1000),
+        execution.enforcement,
+        words[1],
+    )
+
+
+def _open_cold() -> AbstractAsyncContextManager[ExecutionEnvironment]:
+    return open_local(warm=False)
+
+
+def _failed(why: str) -> Trial:
+    return Trial(TierStatus(Tier.NAMESPACE, False, why))
