@@ -14,7 +14,10 @@ import resource
 import signal
 import struct
 import sys
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
+    from typing import Any, NoReturn
 
 from . import interpreter
 
@@ -34,6 +37,9 @@ def main() -> NoReturn:
     try:
         sys.path.remove("/opt/stockade")
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _set_environment()
+        os.chdir("/workspace")
+        interpreter.open_standard_streams()
         interpreter.rehearse()
         os.write(_STATUS, b"+")
         code = _start(_read_specification())
@@ -84,14 +90,14 @@ def _start(specification: dict[str, Any]) -> int:
     _set_rlimits(specification["rlimits"])
     if specification["terminal"]:
         _take_terminal(specification["terminal"])
+        interpreter.open_standard_streams()
     folder = specification["working_directory"]
-    os.chdir("/workspace")
     if folder:
         try:
             os.chdir(folder)
         except OSError as error:
             raise Refused(folder, "no such working directory: " + os.strerror(error.errno)) from None
-    _set_environment(specification["environment"])
+    os.environ.update(specification["environment"])
     python = specification["python"]
     if python is None:
         _execute(specification["argv"])
@@ -132,12 +138,12 @@ def _take_terminal(path: str) -> None:
         os.close(terminal)
 
 
-def _set_environment(environment: dict[str, str]) -> None:
+def _set_environment() -> None:
+    """What every program starts with; nothing is inherited."""
     os.environ.clear()
     os.environ.update(
         {"PATH": PATH, "HOME": "/workspace", "LANG": "C.UTF-8", "USER": "guest", "SHELL": "/bin/sh"}
     )
-    os.environ.update(environment)
 
 
 def _find(name: str) -> str:

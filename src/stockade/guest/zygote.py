@@ -14,7 +14,10 @@ import json
 import os
 import signal
 import socket
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
+    from typing import Any, NoReturn
 
 from . import interpreter, program
 

@@ -53,7 +53,7 @@ class Limits:
     """Time from the program's start to its end, on a monotonic clock."""
     cpu_seconds: float = 60.0
     """CPU time of all processes of the execution together."""
-    cpus: float = 1.0
+    cpus: float = 2.0
     """How many CPUs' worth of time may be used at once; ``nproc`` inside says it rounded up."""
     memory_bytes: int = 512 * MIB
     """Memory of all processes together, the workspace (a tmpfs) included."""

@@ -20,13 +20,11 @@ _BOOT = (
     "from stockade_guest import zygote; zygote.main(sys.argv[1:])"
 )
 # Loaded once per tenant, free for each program. Chosen by what agents' programs import
-# and by what it costs each fork; a test holds the memory.
+# most, and few: each costs every sandbox the copying of its pages.
 PRELOADED = (
     "json", "re", "math", "random", "collections", "itertools", "functools", "datetime", "time",
-    "statistics", "string", "io", "os", "sys", "pathlib", "csv", "hashlib", "base64", "typing",
-    "dataclasses", "enum", "decimal", "textwrap", "operator", "copy", "struct", "tempfile",
-    "shutil", "subprocess", "argparse", "traceback", "contextlib", "heapq", "bisect", "glob",
-    "urllib.parse", "threading", "uuid", "socket",
+    "string", "io", "os", "csv", "base64", "operator", "copy", "struct", "contextlib", "heapq",
+    "bisect", "textwrap",
 )  # fmt: skip
 
 

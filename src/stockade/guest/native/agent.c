@@ -845,7 +845,7 @@ static void serve(int child)
 
 int main(int count, char **arguments)
 {
-    static char text[16384];
+    static char text[CHUNK];
     struct json json = {.text = text, .size = sizeof text};
     sigset_t children;
     int child;

@@ -22,14 +22,28 @@ void json_add(struct json *json, const char *format, ...)
 
 void json_add_string(struct json *json, const char *bytes, size_t length)
 {
-    json_add(json, "\"");
+    static const char digits[] = "0123456789abcdef";
+    char *to = json->text + json->length;
+
+    /* At the most six characters for each byte, the quotes and the end. */
+    if (json->size - json->length < 6 * length + 3) {
+        json->overflow = true;
+        return;
+    }
+    *to++ = '"';
     for (size_t i = 0; i < length; i++) {
         const unsigned char byte = (unsigned char)bytes[i];
 
-        if (byte < 0x20 || byte >= 0x7f || byte == '"' || byte == '\\')
-            json_add(json, "\\u%04x", byte);
-        else
-            json_add(json, "%c", byte);
+        if (byte < 0x20 || byte >= 0x7f || byte == '"' || byte == '\\') {
+            memcpy(to, "\\u00", 4);
+            to[4] = digits[byte >> 4];
+            to[5] = digits[byte & 15];
+            to += 6;
+        } else {
+            *to++ = (char)byte;
+        }
     }
-    json_add(json, "\"");
+    *to++ = '"';
+    *to = '\0';
+    json->length = (size_t)(to - json->text);
 }
