@@ -25,6 +25,7 @@ from stockade.port import (
     MIB,
     MissingArtefact,
     OutputSink,
+    Program,
     PythonScript,
     PythonSource,
     SandboxLost,
@@ -174,15 +175,12 @@ class ProgramExecution:
                 return
 
     def _start(self) -> None:
-        self._channel = self._link.open("program", self._arguments(), self._on_event, SPAN)
+        source = _source(self._request.program)
+        arguments = self._arguments(len(source))
+        self._channel = self._link.open("program", arguments, self._on_event, SPAN)
         self._started_at = time.monotonic()
-        program = self._request.program
-        if not isinstance(program, Command):
-            source = program.source
-            self._link.send(
-                self._channel + SOURCE,
-                source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source,
-            )
+        if source:
+            self._link.send(self._channel + SOURCE, source)
         self._link.close_channel(self._channel + SOURCE)
         if isinstance(self._stdin, bytes):
             if self._stdin:
@@ -200,7 +198,7 @@ class ProgramExecution:
         if self._limits.cpu_seconds < self._limits.wall_seconds * max(1.0, self._limits.cpus):
             self._check_cpu()
 
-    def _arguments(self) -> bytes:
+    def _arguments(self, source_length: int) -> bytes:
         """What the agent needs to know, then what the program's process does: docs/wire.md."""
         request, limits = self._request, self._limits
         program = request.program
@@ -231,15 +229,13 @@ class ProgramExecution:
         last = self._single and not request.artefacts
         terminal = request.terminal
         size = (terminal.rows, terminal.columns) if terminal else (0, 0)
-        return struct.pack("!BHH", last, *size) + dump_object(specification)
+        text = dump_object(specification)
+        return struct.pack("!BHHII", last, *size, len(text), source_length) + text
 
     async def _end(self) -> None:
         """Until the agent reports the end, or the wire breaks."""
-        await asyncio.wait(
-            {self._end_report, self._link.broken}, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not self._end_report.done():
-            self._lost(self._link.broken.result())
+        self._link.broken.add_done_callback(self._on_broken)
+        await self._end_report
 
     async def _take_artefacts(self) -> tuple[list[Artefact], list[MissingArtefact]]:
         taken: list[Artefact] = []
@@ -364,6 +360,11 @@ class ProgramExecution:
             self._evidence.stopped = Stopped.LOST
             self._evidence.lost_because = because
 
+    def _on_broken(self, reason: "asyncio.Future[str]") -> None:
+        if not self._end_report.done():
+            self._lost(reason.result())
+            self._end_report.set_result(None)
+
     def _on_memory(self) -> None:
         # The kernel chose one victim; the execution ends as a whole.
         if self._sandbox.boundary.usage().oom_kills > self._before.oom_kills:
@@ -461,6 +462,13 @@ class ProgramExecution:
             image=self._sandbox.boundary.image,
             enforcement=self._sandbox.boundary.enforcement,
         )
+
+
+def _source(program: Program) -> bytes:
+    if isinstance(program, Command):
+        return b""
+    source = program.source
+    return source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
 
 
 def _whole(value: object) -> int | None:

@@ -45,7 +45,8 @@ class Sandbox:
         self.boundary.kill()
         await self.boundary.gone()
         # Every writer is dead: the pipe's rest comes, then its end.
-        await asyncio.shield(self.link.broken)
+        if not self.link.broken.done():
+            await asyncio.shield(self.link.broken)
 
     async def release(self) -> None:
         """Give back what it held on the host."""

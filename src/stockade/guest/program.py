@@ -56,30 +56,35 @@ def main() -> NoReturn:
 
 
 def _read_specification() -> dict[str, Any]:
-    """Lengths of the JSON and of the terminal's name, both, then source to the end."""
-    length, name_length = struct.unpack(">IB", _read_exactly(5))
-    terminal = _read_exactly(name_length)
-    specification: dict[str, Any] = json.loads(_read_exactly(length))
-    pieces = []
-    while True:
-        piece = os.read(_SPECIFICATION, 65536)
-        if not piece:
-            break
-        pieces.append(piece)
+    """Length and name of the terminal, lengths of JSON and source, both: docs/wire.md."""
+    data = b""
+
+    def have(count: int) -> None:
+        nonlocal data
+        while len(data) < count:
+            piece = os.read(_SPECIFICATION, 65536)
+            if not piece:
+                os._exit(0)  # the agent is gone, or needs no further program
+            data += piece
+
+    have(1)
+    start = 1 + data[0]
+    have(start + 8)
+    length, source_length = struct.unpack_from(">II", data, start)
+    middle = start + 8 + length
+    have(middle)
+    # A list: a long source that comes in many pieces is joined once.
+    pieces, missing = [data[middle:]], middle + source_length - len(data)
+    while missing > 0:
+        pieces.append(os.read(_SPECIFICATION, 65536))
+        missing -= len(pieces[-1])
+        if not pieces[-1]:
+            os._exit(0)
     os.close(_SPECIFICATION)
+    specification: dict[str, Any] = json.loads(data[start + 8 : middle])
+    specification["terminal"] = os.fsdecode(data[1:start])
     specification["source"] = b"".join(pieces)
-    specification["terminal"] = os.fsdecode(terminal)
     return specification
-
-
-def _read_exactly(count: int) -> bytes:
-    pieces = b""
-    while len(pieces) < count:
-        piece = os.read(_SPECIFICATION, count - len(pieces))
-        if not piece:
-            os._exit(0)  # the agent is gone, or needs no further program
-        pieces += piece
-    return pieces
 
 
 def _tell(message: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ class NamespaceBoundary:
 
     async def gone(self) -> None:
         """Wait until pid 1 is dead, and so all others."""
-        if self._pidfd >= 0:
+        if self._pidfd >= 0 and not self._gone.done():
             await asyncio.shield(self._gone)
 
     async def release(self) -> None:

@@ -145,7 +145,7 @@ static void end_feed(struct feed *feed)
     feed->waiting = NULL;
 }
 
-/* Writes what the program takes now. */
+/* Writes what the program takes now: called once for all the frames of one read. */
 static void pump(struct feed *feed)
 {
     while (feed->length && feed->descriptor >= 0) {
@@ -189,7 +189,6 @@ static void feed_bytes(struct feed *feed, const void *bytes, uint32_t length, bo
     feed->length += length;
     if (own)
         feed->uncounted += length;
-    pump(feed);
 }
 
 static bool open_terminal(uint16_t rows, uint16_t columns, char *name, size_t size)
@@ -212,7 +211,7 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     const uint16_t rows = (uint16_t)(arguments[1] << 8 | arguments[2]);
     const uint16_t columns = (uint16_t)(arguments[3] << 8 | arguments[4]);
     char terminal[64] = "";
-    uint8_t head[5];
+    uint8_t name_length;
 
     if (program.active) {
         wire_send(channel, busy, sizeof busy - 1);
@@ -246,16 +245,11 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
         wire_close(channel + ERROR);
     }
     memset(&parked, 0, sizeof parked);
-    /* To the program's process: length of the JSON, length of the terminal's name, both. */
-    length -= 5;
-    head[0] = (uint8_t)(length >> 24);
-    head[1] = (uint8_t)(length >> 16);
-    head[2] = (uint8_t)(length >> 8);
-    head[3] = (uint8_t)length;
-    head[4] = (uint8_t)strlen(terminal);
-    feed_bytes(&program.source, head, sizeof head, true);
-    feed_bytes(&program.source, terminal, head[4], true);
-    feed_bytes(&program.source, arguments + 5, length, true);
+    /* To the program's process: the terminal's name, then what the executor specified. */
+    name_length = (uint8_t)strlen(terminal);
+    feed_bytes(&program.source, &name_length, 1, true);
+    feed_bytes(&program.source, terminal, name_length, true);
+    feed_bytes(&program.source, arguments + 5, length - 5, true);
     clock_gettime(CLOCK_MONOTONIC, &sampled);
 }
 
@@ -736,7 +730,6 @@ static void on_close(const struct frame *frame)
 
     if (feed) {
         feed->ended = true;
-        pump(feed);
     } else if (transfer && transfer->kind == PUT) {
         answer(transfer, "written", transfer->bytes);
         end_transfer(transfer);
@@ -791,6 +784,10 @@ static void receive(void)
             on_credit(&frame);
         else
             on_reset(&frame);
+    }
+    if (program.active) {
+        pump(&program.source);
+        pump(&program.input);
     }
 }
 
