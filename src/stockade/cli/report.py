@@ -11,7 +11,7 @@ from stockade.cli import exit_codes
 from stockade.cli.sizes import format_duration, format_size
 
 if TYPE_CHECKING:
-    from stockade.port import Execution, Limits
+    from stockade.port import Execution
 
 # A detail may carry text that the guest chose; a line stays a line.
 _LONGEST_LINE = 2000
@@ -73,7 +73,7 @@ def not_found(execution: "Execution") -> bool:
     return execution.outcome.value == "invalid" and execution.detail.startswith("no such program")
 
 
-def line(execution: "Execution", limits: "Limits") -> str | None:
+def line(execution: "Execution") -> str | None:
     """What happened, the limit, the option that raises it; ``None`` where all went well."""
     outcome = execution.outcome.value
     if outcome == "ok":
@@ -91,18 +91,8 @@ def line(execution: "Execution", limits: "Limits") -> str | None:
     name = execution.limit.name if execution.limit else exit_codes.LIMIT_OF_OUTCOME.get(outcome)
     if name is None:
         return text
-    option = exit_codes.OPTION_OF_LIMIT.get(name, "")
-    if option and option in detail:
-        return text  # the sentence says it all by itself
-    ceiling = execution.limit.ceiling if execution.limit else getattr(limits, name, None)
-    parts = []
-    if ceiling is not None:
-        parts.append(f"limit {quantity(name, ceiling)}")
-    if execution.limit and execution.limit.used is not None:
-        parts.append(f"used {quantity(name, execution.limit.used)}")
-    if option:
-        parts.append(f"{option} raises it")
-    return f"{text} ({'; '.join(parts)})" if parts else text
+    option = exit_codes.OPTION_OF_LIMIT.get(name)
+    return f"{text}; {option} raises it" if option else text
 
 
 def quantity(name: str, value: float) -> str:

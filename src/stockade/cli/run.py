@@ -408,7 +408,7 @@ def _finish(
         report.say("cancelled by a signal to stockade")
     elif conducted.cause is Cause.INTERRUPTED:
         report.say("cancelled by Ctrl-C")
-    elif (said := report.line(execution, sandbox.limits)) is not None:
+    elif (said := report.line(execution)) is not None:
         report.say(said)
     if verbose:
         for line in report.verbose_lines(execution):

@@ -22,7 +22,6 @@ from stockade.port import (
     Unavailable,
 )
 
-
 _CLEAN_UP_DELAY = 0.0005
 
 

@@ -15,6 +15,7 @@ from stockade.executor.outcome import Evidence, Stopped, judge
 from stockade.executor.sandbox import Sandbox
 from stockade.executor.wire import Closed, Data, Event, Granted, Reset, dump_object, load_object
 from stockade.port import (
+    MIB,
     Artefact,
     Command,
     Enforcement,
@@ -22,7 +23,6 @@ from stockade.port import (
     ExecutionRequest,
     FileRefused,
     Limits,
-    MIB,
     MissingArtefact,
     OutputSink,
     Program,
@@ -41,6 +41,7 @@ SPAN: Final = 6
 STOP_SECONDS: Final = 0.5
 """How long the agent may take to end a program before the whole sandbox is killed."""
 _CPU_CHECK_SECONDS: Final = 0.05
+_OOM_CHECK_SECONDS: Final = 0.01
 _MESSAGE_BYTES: Final = 65_536
 
 
@@ -171,7 +172,9 @@ class ProgramExecution:
             try:
                 await put(self._link, path, content)
             except FileRefused as refusal:
-                self._evidence.refused = f"the file {refusal.path!r} cannot be put in: {refusal.reason}"
+                self._evidence.refused = (
+                    f"the file {refusal.path!r} cannot be put in: {refusal.reason}"
+                )
                 return
 
     def _start(self) -> None:
@@ -211,7 +214,8 @@ class ProgramExecution:
             }
         kept = self._sandbox.boundary.enforcement
         per_process = kept.get("memory_bytes") is not Enforcement.ENFORCED
-        specification = {
+        uncounted = self._before.processes_refused is None
+        specification: dict[str, object] = {
             "python": python,
             "argv": list(program.argv) if isinstance(program, Command) else None,
             "environment": dict(request.environment),
@@ -223,7 +227,8 @@ class ProgramExecution:
                 "file_bytes": limits.disk_bytes + MIB,
                 "data_bytes": limits.memory_bytes if per_process else None,
                 "cpu_seconds": math.ceil(limits.cpu_seconds) + 1,
-                "processes": limits.processes + 1,  # the agent is counted, too
+                # The agent is counted, too. Where a cgroup counts, this is a second net only.
+                "processes": limits.processes + (1 if uncounted else 1024),
             },
         }
         last = self._single and not request.artefacts
@@ -366,7 +371,14 @@ class ProgramExecution:
             self._end_report.set_result(None)
 
     def _on_memory(self) -> None:
-        # The kernel chose one victim; the execution ends as a whole.
+        """The ceiling was hit. The kernel kills one process; the execution ends as a whole."""
+        if self._sandbox.boundary.usage().oom_kills > self._before.oom_kills:
+            self._stop(Stopped.MEMORY)
+        elif self._evidence.stopped is None and not self._end_report.done():
+            # Told before the kill (v1) or of memory found in time: look again.
+            self._timers.append(self._loop.call_later(_OOM_CHECK_SECONDS, self._on_memory_again))
+
+    def _on_memory_again(self) -> None:
         if self._sandbox.boundary.usage().oom_kills > self._before.oom_kills:
             self._stop(Stopped.MEMORY)
 

@@ -24,9 +24,7 @@ class Link:
     ``on_broken`` is called once, with the reason, when no further event will come.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, read_from: int, write_to: int
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, read_from: int, write_to: int) -> None:
         self._loop = loop
         self._read_from = read_from
         self._write_to = write_to

@@ -8,7 +8,7 @@ agent's report, which is believed only about the program that it watched.
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from stockade.port import LimitHit, Limits, Outcome
+from stockade.port import GIB, KIB, MIB, LimitHit, Limits, Outcome
 
 SIGXCPU = 24
 SIGXFSZ = 25
@@ -28,16 +28,6 @@ _SIGNAL_NAMES = {
     SIGXCPU: "SIGXCPU",
     SIGXFSZ: "SIGXFSZ",
     31: "SIGSYS",
-}
-_OPTIONS = {
-    "wall_seconds": "--timeout",
-    "cpu_seconds": "--cpu",
-    "memory_bytes": "--memory",
-    "processes": "--processes",
-    "open_files": "--open-files",
-    "disk_bytes": "--disk",
-    "inodes": "--inodes",
-    "output_bytes": "--output-limit",
 }
 
 
@@ -103,7 +93,7 @@ def judge(evidence: Evidence, limits: Limits) -> Judgement:
     """The outcome. What the host did itself comes first, then counters, then the exit."""
     if evidence.oom_kills or evidence.stopped is Stopped.MEMORY:
         return _limit(
-            Outcome.MEMORY, "memory_bytes", limits, evidence.peak_memory_bytes, "bytes of memory"
+            Outcome.MEMORY, "memory_bytes", limits, evidence.peak_memory_bytes, "of memory"
         )
     if evidence.stopped is not None:
         return _judge_stop(evidence.stopped, evidence, limits)
@@ -118,7 +108,7 @@ def _judge_stop(stopped: Stopped, evidence: Evidence, limits: Limits) -> Judgeme
     match stopped:
         case Stopped.WALL_CLOCK:
             judgement = _limit(
-                Outcome.WALL_CLOCK, "wall_seconds", limits, evidence.wall_seconds, "seconds"
+                Outcome.WALL_CLOCK, "wall_seconds", limits, evidence.wall_seconds, "of time"
             )
             if evidence.processes_refused:
                 # Such as a fork bomb: the clock ended it, but the reader should know why.
@@ -127,15 +117,15 @@ def _judge_stop(stopped: Stopped, evidence: Evidence, limits: Limits) -> Judgeme
             return judgement
         case Stopped.CPU_TIME:
             return _limit(
-                Outcome.CPU_TIME, "cpu_seconds", limits, evidence.cpu_seconds, "seconds of CPU time"
+                Outcome.CPU_TIME, "cpu_seconds", limits, evidence.cpu_seconds, "of CPU time"
             )
         case Stopped.OUTPUT:
             return _limit(
-                Outcome.OUTPUT, "output_bytes", limits, evidence.output_bytes, "bytes of output"
+                Outcome.OUTPUT, "output_bytes", limits, evidence.output_bytes, "of output"
             )
         case Stopped.RESULT:
             return _limit(
-                Outcome.OUTPUT, "result_bytes", limits, evidence.result_bytes, "bytes of result"
+                Outcome.OUTPUT, "result_bytes", limits, evidence.result_bytes, "of result"
             )
         case Stopped.CANCELLED:
             return Judgement(
@@ -152,9 +142,7 @@ def _judge_end(evidence: Evidence, limits: Limits) -> Judgement:
         and evidence.cpu_seconds is not None
         and evidence.cpu_seconds >= limits.cpu_seconds
     ):
-        return _limit(
-            Outcome.CPU_TIME, "cpu_seconds", limits, evidence.cpu_seconds, "seconds of CPU time"
-        )
+        return _limit(Outcome.CPU_TIME, "cpu_seconds", limits, evidence.cpu_seconds, "of CPU time")
     if evidence.failed:
         hit = _limit_behind_failure(evidence, limits)
         if hit is not None:
@@ -163,29 +151,29 @@ def _judge_end(evidence: Evidence, limits: Limits) -> Judgement:
         name = _SIGNAL_NAMES.get(evidence.signal, f"signal {evidence.signal}")
         return Judgement(Outcome.SIGNAL, f"the program was ended by {name}")
     if evidence.exit_code:
-        return Judgement(
-            Outcome.NONZERO_EXIT, f"the program exited with code {evidence.exit_code}"
-        )
+        return Judgement(Outcome.NONZERO_EXIT, f"the program exited with code {evidence.exit_code}")
     return Judgement(Outcome.OK, "the program ran to its end")
 
 
 def _limit_behind_failure(evidence: Evidence, limits: Limits) -> Judgement | None:
     if evidence.processes_refused or (
-        not evidence.processes_counted and (evidence.peak_processes or 0) >= limits.processes
+        not evidence.processes_counted and (evidence.peak_processes or 0) >= limits.processes - 1
     ):
-        return _limit(
-            Outcome.PROCESSES, "processes", limits, evidence.peak_processes, "processes"
-        )
+        return _limit(Outcome.PROCESSES, "processes", limits, evidence.peak_processes, "processes")
     # Less than a page is free: a write was refused, or would have been.
     if evidence.disk_size and evidence.disk_size - evidence.disk_used < 4096:
         return _limit(
-            Outcome.DISK, "disk_bytes", limits, evidence.disk_used, "bytes in the workspace"
+            Outcome.DISK, "disk_bytes", limits, evidence.disk_used, "in /workspace and /tmp"
         )
     if evidence.signal == SIGXFSZ:
-        return _limit(Outcome.DISK, "disk_bytes", limits, None, "bytes in one file")
+        return _limit(Outcome.DISK, "disk_bytes", limits, None, "in one file")
     if evidence.inodes_size and evidence.inodes_used >= evidence.inodes_size:
         return _limit(
-            Outcome.INODES, "inodes", limits, evidence.inodes_used, "files and folders"
+            Outcome.INODES,
+            "inodes",
+            limits,
+            evidence.inodes_used,
+            "files and folders in /workspace and /tmp",
         )
     # One descriptor was given up so that the agent could look: guest/program.py.
     if evidence.open_files >= limits.open_files - 1:
@@ -200,16 +188,23 @@ def _lost(evidence: Evidence) -> Judgement:
     return Judgement(Outcome.LOST, f"the sandbox was lost: {because}")
 
 
-def _limit(
-    outcome: Outcome, name: str, limits: Limits, used: float | None, unit: str
-) -> Judgement:
+def _limit(outcome: Outcome, name: str, limits: Limits, used: float | None, what: str) -> Judgement:
     ceiling: float = getattr(limits, name)
-    use = "" if used is None else f" ({used:g} used)" if isinstance(used, float) else f" ({used} used)"
-    shown = f"{ceiling:g}" if isinstance(ceiling, float) else str(ceiling)
-    option = _OPTIONS.get(name)
-    remedy = f"; raise it with {option} or limits.{name}" if option else f"; raise limits.{name}"
+    use = "" if used is None else f" ({_shown(name, used)} used)"
     return Judgement(
         outcome,
-        f"the limit of {shown} {unit} was reached{use}{remedy}",
+        f"the limit of {_shown(name, ceiling)} {what} was reached{use}",
         LimitHit(name, ceiling, used),
     )
+
+
+def _shown(name: str, value: float) -> str:
+    """A value for a person: sizes in the largest unit that keeps them above 1."""
+    if name.endswith("_seconds"):
+        return f"{value:.4g} s"
+    if not name.endswith("_bytes"):
+        return f"{value:g}"
+    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value:g} bytes"

@@ -19,18 +19,23 @@ import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
+    from collections.abc import Callable
     from typing import Any
 
 EXECUTABLE = "/usr/bin/python3"
 _REHEARSAL = "print(json.dumps({'a': [1, 2.5, None]}), f'{1 + 1}', file=out)"
 
 
-def run(name: str | None, arguments: list[str], source: bytes) -> int:
+def run(
+    name: str | None, arguments: list[str], source: bytes, on_failure: Callable[[], None]
+) -> int:
     """Run ``source``; returns the exit code. ``name``: a script's path, or ``None``."""
     _reseed()
     main = _make_main(name, arguments)
     gc.enable()
     code = _execute(name, source, main)
+    if code:
+        on_failure()
     return _finish(main, code)
 
 
@@ -40,7 +45,7 @@ def rehearse() -> None:
     It touches, and so copies, the pages that a run would otherwise have to: the cost of a
     fork is paid while parking.
     """
-    main = types.ModuleType("__main__")
+    main: Any = types.ModuleType("__main__")
     main.__builtins__ = sys.modules["builtins"]
     json.loads('{"a": [1, 2.5, null, true], "b": "c", "environment": {}}')
     with io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape") as out:
@@ -63,22 +68,21 @@ def _reseed() -> None:
 
 def open_standard_streams() -> None:
     """Standard input, output and error as CPython opens them in a UTF-8 locale."""
-    terminal = os.isatty(1)
-    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stdout = open(
-        1, "w", encoding="utf-8", errors="surrogateescape", closefd=False,
-        buffering=1 if terminal else -1,
-    )
-    sys.stderr = open(
-        2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
-    )
-    for stream, shown in ((sys.stdin, "<stdin>"), (sys.stdout, "<stdout>"), (sys.stderr, "<stderr>")):
-        stream.buffer.raw.name = shown
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    _open_stream("stdin", 0, "r", -1)
+    _open_stream("stdout", 1, "w", 1 if os.isatty(1) else -1)
+    _open_stream("stderr", 2, "w", 1)
 
 
-def _make_main(name: str | None, arguments: list[str]) -> types.ModuleType:
-    main = types.ModuleType("__main__")
+def _open_stream(name: str, descriptor: int, mode: str, buffering: int) -> None:
+    errors = "backslashreplace" if name == "stderr" else "surrogateescape"
+    stream: Any = open(descriptor, mode, buffering, encoding="utf-8", errors=errors, closefd=False)
+    stream.buffer.raw.name = f"<{name}>"
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+
+
+def _make_main(name: str | None, arguments: list[str]) -> Any:
+    main: Any = types.ModuleType("__main__")
     main.__builtins__ = sys.modules["builtins"]
     main.__annotations__ = {}
     del main.__doc__
@@ -95,8 +99,8 @@ def _make_main(name: str | None, arguments: list[str]) -> types.ModuleType:
     return main
 
 
-def _execute(name: str | None, source: bytes, main: types.ModuleType) -> int:
-    filename = "<string>" if name is None else main.__file__
+def _execute(name: str | None, source: bytes, main: Any) -> int:
+    filename: str = "<string>" if name is None else main.__file__
     try:
         code = compile(source, filename, "exec", dont_inherit=True)
         exec(code, main.__dict__)  # noqa: S102 - the very purpose
@@ -113,6 +117,7 @@ def _execute(name: str | None, source: bytes, main: types.ModuleType) -> int:
 
 def _show_error() -> None:
     kind, error, trace = sys.exc_info()
+    assert kind is not None and error is not None
     # The first frame is this module's own.
     trace = trace.tb_next if trace is not None else None
     error.__traceback__ = trace
@@ -162,8 +167,10 @@ def _flush_standard_streams(code: int) -> int:
             stream.flush()
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and stream is sys.stdout:
-                print("Exception ignored in: %r\n%s: %s" % (stream, type(error).__name__, error),
-                      file=sys.__stderr__)
+                print(
+                    "Exception ignored in: %r\n%s: %s" % (stream, type(error).__name__, error),
+                    file=sys.__stderr__,
+                )
                 return code or 120
     return code
 

@@ -15,11 +15,11 @@ import signal
 import struct
 import sys
 
+from . import interpreter
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
     from typing import Any, NoReturn
-
-from . import interpreter
 
 _SPECIFICATION = 10
 _STATUS = 11
@@ -36,6 +36,8 @@ def main() -> NoReturn:
     code = 255
     try:
         sys.path.remove("/opt/stockade")
+        for descriptor in (_SPECIFICATION, _STATUS):
+            os.set_inheritable(descriptor, False)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _set_environment()
         os.chdir("/workspace")
@@ -101,7 +103,9 @@ def _start(specification: dict[str, Any]) -> int:
         try:
             os.chdir(folder)
         except OSError as error:
-            raise Refused(folder, "no such working directory: " + os.strerror(error.errno)) from None
+            raise Refused(
+                folder, "no such working directory: " + os.strerror(error.errno or 0)
+            ) from None
     os.environ.update(specification["environment"])
     python = specification["python"]
     if python is None:
@@ -111,10 +115,8 @@ def _start(specification: dict[str, Any]) -> int:
         program = ["-c", os.fsdecode(specification["source"])] if name is None else [name]
         _execute([interpreter.EXECUTABLE, *program, *python["arguments"]])
     os.close(_STATUS)
-    code = interpreter.run(python["name"], python["arguments"], specification["source"])
-    if code:
-        _at_failing_exit()
-    return code
+    name, arguments = python["name"], python["arguments"]
+    return interpreter.run(name, arguments, specification["source"], _at_failing_exit)
 
 
 def _set_rlimits(rlimits: dict[str, int | None]) -> None:
@@ -170,25 +172,24 @@ def _execute(argv: list[str]) -> NoReturn:
     try:
         os.execve(path, argv, os.environ)
     except OSError as error:
-        reason = os.strerror(error.errno)
+        reason = os.strerror(error.errno or 0)
         if isinstance(error, FileNotFoundError):
             reason = "no such program in the image"
         raise Refused(argv[0], reason) from None
 
 
 def _at_failing_exit() -> None:
-    """Let the agent look at this process before it is gone.
+    """Let the agent look at this process while it still holds what it holds.
 
     Descriptors in use are counted by the agent, from outside, while the process stands
     still; its mark is its name, for a stop alone may be the program's own.
     """
-    try:
-        os.close(0)  # a descriptor is needed, and there may be none left
-    except OSError:
-        pass
-    try:
-        with open("/proc/self/comm", "w") as name:
-            name.write(EXIT_MARK)
-        os.kill(os.getpid(), signal.SIGSTOP)
-    except OSError:
-        sys.exc_info()  # not even one descriptor: the agent sees what it sees
+    for _ in range(2):
+        try:
+            with open("/proc/self/comm", "w") as name:
+                name.write(EXIT_MARK)
+        except OSError:
+            os.close(0)  # no descriptor is left: this one will not be missed any more
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return

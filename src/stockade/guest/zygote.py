@@ -15,11 +15,11 @@ import os
 import signal
 import socket
 
+from . import interpreter, program
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
     from typing import Any, NoReturn
-
-from . import interpreter, program
 
 CONTROL = 3
 LIBRARY = "/opt/stockade/libstockade.so"

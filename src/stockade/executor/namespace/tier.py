@@ -108,9 +108,7 @@ class NamespaceTier:
 
     tier = Tier.NAMESPACE
 
-    def __init__(
-        self, image: HostImage, cgroups: CgroupTree, preloaded: Sequence[str]
-    ) -> None:
+    def __init__(self, image: HostImage, cgroups: CgroupTree, preloaded: Sequence[str]) -> None:
         self._image = image
         self._cgroups = cgroups
         self._preloaded = tuple(preloaded)
@@ -217,12 +215,14 @@ class NamespaceTier:
     async def _check_receipt(self, link: Link, offset: int, cpus: int | None) -> None:
         try:
             async with asyncio.timeout(HELLO_SECONDS):
-                await asyncio.wait({link.hello, link.broken}, return_when=asyncio.FIRST_COMPLETED)
+                hello = await asyncio.shield(link.hello)
         except TimeoutError:
             raise SandboxLost(f"the agent was silent for {HELLO_SECONDS:g} s") from None
-        if not link.hello.done() or link.hello.cancelled():
-            raise SandboxLost(f"the sandbox did not start: {link.broken.result()}")
-        receipt = link.hello.result()["receipt"]
+        except asyncio.CancelledError:
+            if not link.hello.cancelled():
+                raise
+            raise SandboxLost(f"the sandbox did not start: {link.broken.result()}") from None
+        receipt = hello["receipt"]
         assert isinstance(receipt, Mapping)
         missing = faults(receipt, offset, cpus)
         if missing:

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from stockade.executor.namespace.identity import IdentitySlice, SoleSlice
 from stockade.executor.namespace.image import INTERPRETER, HostImage, native_folder
@@ -36,7 +37,10 @@ class Zygote:
     """
 
     def __init__(
-        self, process: asyncio.subprocess.Process, control: socket.socket, identity: IdentitySlice | SoleSlice
+        self,
+        process: asyncio.subprocess.Process,
+        control: socket.socket,
+        identity: IdentitySlice | SoleSlice,
     ) -> None:
         self._process = process
         self._control = control
@@ -179,7 +183,8 @@ class Zygote:
             return
         self._loop.remove_reader(self._control)
         self._control.close()
-        for answer in (*self._waiting, self._ready):
+        asked: list[asyncio.Future[Any]] = [*self._waiting, self._ready]
+        for answer in asked:
             if not answer.done():
                 answer.set_exception(SandboxLost(reason))
                 answer.exception()  # somebody may have stopped waiting

@@ -847,8 +847,11 @@ int main(int count, char **arguments)
     sigset_t children;
     int child;
 
-    if (count != 3)
+    /* It kills whatever it can see, which must be its own sandbox and nothing else. */
+    if (count != 3 || getpid() != 1) {
+        fputs("stockade-agent: runs as pid 1 of a sandbox only\n", stderr);
         return 64;
+    }
     prctl(PR_SET_DUMPABLE, 0);
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&children);

@@ -41,8 +41,7 @@ static void lay_out(int pipes[PIPES][2])
     for (int i = 0; i < PIPES; i++)
         if (lifted[i] < 0 || dup2(lifted[i], targets[i]) < 0)
             _exit(2);
-    if (fcntl(SPECIFICATION, F_SETFD, FD_CLOEXEC) < 0 || fcntl(STATUS, F_SETFD, FD_CLOEXEC) < 0 ||
-        syscall(SYS_close_range, RESULT + 1, SPECIFICATION - 1, 0) < 0 ||
+    if (syscall(SYS_close_range, RESULT + 1, SPECIFICATION - 1, 0) < 0 ||
         syscall(SYS_close_range, STATUS + 1, ~0U, 0) < 0)
         _exit(2);
 }
