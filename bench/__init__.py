@@ -1,0 +1,1 @@
+"""What Stockade costs, measured beside what else one could use: ``./dev bench``."""

@@ -1,0 +1,115 @@
+"""Runs the benchmarks. ``./dev bench --help``"""
+
+import argparse
+import asyncio
+import json
+import shlex
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from bench import latency, leftovers, machine, memory, page, streams, throughput
+from bench.report import Report, promise_table, show
+
+RESULTS = machine.ROOT / "bench" / "results" / "latest.json"
+PAGE = machine.ROOT / "docs" / "performance.md"
+
+Benchmark = Callable[[argparse.Namespace], Coroutine[Any, Any, Report]]
+BENCHMARKS: dict[str, Benchmark] = {
+    "latency": lambda options: latency.measure(options.rounds),
+    "throughput": lambda options: throughput.measure(options.seconds, options.callers),
+    "memory": lambda _: memory.measure(),
+    "streams": lambda _: streams.measure(),
+    "leftovers": lambda options: leftovers.measure(options.executions),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """1 where anything was left behind; a missed figure is only said."""
+    options = _parse(arguments)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    reports = []
+    for name in options.names or BENCHMARKS:
+        report = asyncio.run(BENCHMARKS[name](options))
+        for table in report.tables:
+            show(table, console)
+        reports.append(report)
+    promises = [promise for report in reports for promise in report.promises]
+    if promises:
+        show(promise_table(promises), console)
+    if options.write:
+        _write(reports, arguments)
+        console.print(f"written: {RESULTS} and {PAGE}", soft_wrap=True, highlight=False)
+    left = [r for r in reports if r.name == "leftovers" and not all(p.met for p in r.promises)]
+    return 1 if left else 0
+
+
+def _write(reports: list[Report], arguments: list[str]) -> None:
+    facts = machine.facts()
+    now = datetime.now(UTC)
+    command = shlex.join(["./dev", "bench", *arguments])
+    content = {
+        "date": now.isoformat(timespec="seconds"),
+        "command": command,
+        "machine": facts,
+        "reports": [report.as_json() for report in reports],
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(content, indent=2) + "\n")
+    PAGE.write_text(page.render(now.date().isoformat(), command, facts, reports))
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="./dev bench",
+        description="Measures what Stockade costs, beside what else one could use.",
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)}; none for all"
+    )
+    parser.add_argument(
+        "--rounds", type=_positive, default=100, help="of latency (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_positive,
+        default=10,
+        help="of throughput, for each thing measured (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--callers",
+        type=_positive,
+        default=4,
+        help="of Stockade at once, in throughput (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--executions", type=_positive, default=1000, help="of leftovers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="store the results and render docs/performance.md; runs all of them",
+    )
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in BENCHMARKS:
+            parser.error(f"there is no benchmark '{name}'; there are: {', '.join(BENCHMARKS)}")
+    if options.write and options.names:
+        parser.error("--write takes no names: the page holds one run of all of them")
+    return options
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

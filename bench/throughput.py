@@ -1,0 +1,119 @@
+"""Fresh sandboxes per second, sustained, beside loops of bubblewrap and of bare python."""
+
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench.contestants import BARE, OUTPUT, SOURCE, Absent, Contestant, open_bubblewrap
+from bench.report import Promise, Report, Table, absent_row, ratio
+from stockade.executor.environment import LocalEnvironment
+from stockade.executor.local import open_local
+from stockade.port import ExecutionRequest, PythonSource
+
+SLICES = 5
+TARGET = 5.0
+
+Slice = Callable[[float], Awaitable[float]]
+"""Works for so many seconds; how many executions per second it did."""
+
+
+async def measure(seconds: float = 10.0, callers: int = 4) -> Report:
+    """``seconds`` for each contestant, in ``SLICES`` slices that take turns."""
+    ours = f"stockade, {callers} callers, pool on"
+    loop = "bubblewrap, 1 loop"
+    absent: list[Absent] = []
+    with tempfile.TemporaryDirectory(prefix="stockade-bench-") as folder:
+        bubblewrap = open_bubblewrap(Path(folder))
+        async with open_local() as environment:
+            entries: dict[str, Slice] = {ours: lambda s: _calls(environment, callers, s)}
+            if isinstance(bubblewrap, Absent):
+                absent.append(bubblewrap)
+            else:
+                entries[loop] = _loops_of(bubblewrap, 1)
+                entries["bubblewrap, 2 loops at once"] = _loops_of(bubblewrap, 2)
+                entries["bubblewrap, 4 loops at once"] = _loops_of(bubblewrap, 4)
+            entries["bare python3, 2 loops at once"] = _loops_of(BARE, 2)
+            rates: dict[str, list[float]] = {name: [] for name in entries}
+            for work in entries.values():
+                await work(0.1)
+            for _ in range(SLICES):
+                for name in random.sample(list(entries), len(entries)):
+                    rates[name].append(await entries[name](seconds / SLICES))
+    means = {name: statistics.mean(values) for name, values in rates.items()}
+    rows: list[tuple[str, ...]] = [
+        (name, f"{mean:.0f}", f"{min(rates[name]):.0f}", ratio(means[ours], mean))
+        for name, mean in means.items()
+    ]
+    rows += [absent_row(4, other.name, other.reason) for other in absent]
+    promises = []
+    if loop in means:
+        promises.append(
+            Promise(
+                "fresh sandboxes per second, over a loop of bubblewrap",
+                f">= {TARGET:.2f}",
+                ratio(means[ours], means[loop]),
+                means[ours] / means[loop] >= TARGET,
+            )
+        )
+    return Report(
+        "throughput",
+        (
+            Table(
+                "Throughput: executions of print(1), each in a fresh sandbox",
+                ("what", "per second", "worst slice", "stockade is faster by"),
+                tuple(rows),
+                (
+                    f"{seconds:g} s each, in {SLICES} slices that take turns. A slice of Stockade's "
+                    "ends when its pool is full again: what was parked before costs as much.",
+                ),
+            ),
+        ),
+        tuple(promises),
+        {name: {"per_second": mean, "slices": rates[name]} for name, mean in means.items()},
+    )
+
+
+async def _calls(environment: LocalEnvironment, callers: int, seconds: float) -> float:
+    request = ExecutionRequest(PythonSource(SOURCE))
+
+    async def call_until(deadline: float) -> int:
+        done = 0
+        while time.perf_counter() < deadline:
+            execution = await environment.run(request)
+            if not execution.ok or execution.stdout.content != OUTPUT:
+                raise RuntimeError(f"{execution.outcome}: {execution.detail}")
+            done += 1
+        return done
+
+    await environment.warm_up()
+    began = time.perf_counter()
+    done = await asyncio.gather(*(call_until(began + seconds) for _ in range(callers)))
+    await environment.warm_up()
+    return sum(done) / (time.perf_counter() - began)
+
+
+def _loops_of(contestant: Contestant, loops: int) -> Slice:
+    def run_until(deadline: float) -> int:
+        done = 0
+        while time.perf_counter() < deadline:
+            contestant.run()
+            done += 1
+        return done
+
+    def work(seconds: float) -> float:
+        # A thread per loop: it holds the interpreter's lock for about a millisecond per run.
+        with ThreadPoolExecutor(loops) as threads:
+            began = time.perf_counter()
+            done = sum(threads.map(run_until, [began + seconds] * loops))
+            return done / (time.perf_counter() - began)
+
+    # In the event loop's own thread: nothing else is to run meanwhile.
+    async def work_alone(seconds: float) -> float:
+        return work(seconds)
+
+    return work_alone
