@@ -85,12 +85,17 @@ class ProgramExecution:
         self._started_at = 0.0
         self._end_report: asyncio.Future[None] = self._loop.create_future()
         self._open_inputs = {STDIN}
-        self._pieces: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
-        self._input_credit = asyncio.Event()
+        # Made only where they are needed: a call that needs neither is the common one.
+        self._pieces: asyncio.Queue[tuple[int, bytes] | None] | None = None
+        self._input_credit: asyncio.Event | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._copying: asyncio.Task[None] | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._timers: list[asyncio.TimerHandle] = []
+        self._began = time.monotonic()
+        if single and not request.files and not isinstance(request.program, PythonScript):
+            # Nothing has to be waited for: the program starts before this call returns.
+            self._try_to_start()
         self._task = asyncio.create_task(self._run())
 
     def __repr__(self) -> str:
@@ -134,20 +139,14 @@ class ProgramExecution:
     # --- the run ---
 
     async def _run(self) -> Execution:
-        began = time.monotonic()
-        try:
-            self._sandbox.boundary.set_ceilings(self._limits)
-            if not self._single:
-                self._before = self._sandbox.boundary.usage()
-            await self._put_files()
-            if self._evidence.stopped is None and not self._evidence.refused:
-                self._start()
-                self._timings[1] = time.monotonic() - began
-                await self._end()
-        except ValueError as error:
-            self._evidence.refused = f"the arguments and the environment are too large: {error}"
-        except SandboxLost as error:
-            self._lost(str(error))
+        if not self._started_at and self._evidence.stopped is None and not self._evidence.refused:
+            try:
+                await self._put_files()
+            except SandboxLost as error:
+                self._lost(str(error))
+            self._try_to_start()
+        if self._started_at:
+            await self._end_report
         self._sandbox.boundary.on_memory = None
         for timer in self._timers:
             timer.cancel()
@@ -162,6 +161,20 @@ class ProgramExecution:
         self._evidence.wall_seconds = self._timings[2]
         self._read_counters()
         return self._record(artefacts, missing)
+
+    def _try_to_start(self) -> None:
+        if self._evidence.stopped is not None or self._evidence.refused:
+            return
+        try:
+            self._sandbox.boundary.set_ceilings(self._limits)
+            if not self._single:
+                self._before = self._sandbox.boundary.usage()
+            self._start()
+        except ValueError as error:
+            self._evidence.refused = f"the arguments and the environment are too large: {error}"
+        except SandboxLost as error:
+            self._lost(str(error))
+        self._timings[1] = time.monotonic() - self._began
 
     async def _put_files(self) -> None:
         files = dict(self._request.files)
@@ -189,11 +202,14 @@ class ProgramExecution:
             if self._stdin:
                 self._link.send(self._channel + STDIN, self._stdin)
             self._close_input()
-        else:
-            self._feeding = asyncio.create_task(self._feed(self._stdin))
-        if self._on_output is not None:
-            self._copying = asyncio.create_task(self._copy_output(self._on_output))
         self._link.flush()
+        if not isinstance(self._stdin, bytes):
+            self._input_credit = asyncio.Event()
+            self._feeding = asyncio.create_task(self._feed(self._stdin, self._input_credit))
+        if self._on_output is not None:
+            self._pieces = asyncio.Queue()
+            self._copying = asyncio.create_task(self._copy_output(self._on_output, self._pieces))
+        self._link.broken.add_done_callback(self._on_broken)
         self._timers.append(
             self._loop.call_later(self._limits.wall_seconds, self._stop, Stopped.WALL_CLOCK)
         )
@@ -237,11 +253,6 @@ class ProgramExecution:
         text = dump_object(specification)
         return struct.pack("!BHHII", last, *size, len(text), source_length) + text
 
-    async def _end(self) -> None:
-        """Until the agent reports the end, or the wire breaks."""
-        self._link.broken.add_done_callback(self._on_broken)
-        await self._end_report
-
     async def _take_artefacts(self) -> tuple[list[Artefact], list[MissingArtefact]]:
         taken: list[Artefact] = []
         missing: list[MissingArtefact] = []
@@ -269,7 +280,7 @@ class ProgramExecution:
             self._feeding.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._feeding
-        if self._copying is not None:
+        if self._copying is not None and self._pieces is not None:
             self._pieces.put_nowait(None)
             await self._copying
 
@@ -289,9 +300,7 @@ class ProgramExecution:
                     self._on_message(data)
                 else:
                     self._link.reset_channel(channel, "nothing is expected here")
-            case Granted() if offset == STDIN:
-                self._input_credit.set()
-            case Closed() | Reset() if offset == STDIN:
+            case Granted() | Closed() | Reset() if offset == STDIN and self._input_credit:
                 self._input_credit.set()
 
     def _on_program_output(self, offset: int, channel: int, data: bytes) -> None:
@@ -305,7 +314,7 @@ class ProgramExecution:
             if not data:
                 return
         self._captures[offset].add(data)
-        if self._on_output is None:
+        if self._pieces is None:
             self._link.consumed(channel, len(data))
         else:
             self._pieces.put_nowait((offset, data))
@@ -401,23 +410,25 @@ class ProgramExecution:
 
     # --- standard input and output ---
 
-    async def _feed(self, pieces: AsyncIterable[bytes]) -> None:
+    async def _feed(self, pieces: AsyncIterable[bytes], credit: asyncio.Event) -> None:
         channel = self._channel + STDIN
         async for piece in pieces:
             if self._end_report.done() or not self._sandbox.alive:
                 return
             self._link.send(channel, piece)
             while self._link.queued(channel) > _MESSAGE_BYTES:
-                self._input_credit.clear()
-                await self._input_credit.wait()
+                credit.clear()
+                await credit.wait()
         self._close_input()
 
     def _close_input(self) -> None:
         self._open_inputs.discard(STDIN)
         self._link.close_channel(self._channel + STDIN)
 
-    async def _copy_output(self, sink: OutputSink) -> None:
-        while (piece := await self._pieces.get()) is not None:
+    async def _copy_output(
+        self, sink: OutputSink, pieces: "asyncio.Queue[tuple[int, bytes] | None]"
+    ) -> None:
+        while (piece := await pieces.get()) is not None:
             offset, data = piece
             await sink(Stream.STDOUT if offset == STDOUT else Stream.STDERR, data)
             if self._sandbox.alive:

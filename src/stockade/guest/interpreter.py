@@ -117,7 +117,8 @@ def _execute(name: str | None, source: bytes, main: Any) -> int:
 
 def _show_error() -> None:
     kind, error, trace = sys.exc_info()
-    assert kind is not None and error is not None
+    assert kind is not None
+    assert error is not None
     # The first frame is this module's own.
     trace = trace.tb_next if trace is not None else None
     error.__traceback__ = trace
