@@ -209,7 +209,7 @@ def run(
     except InvalidRequest as error:
         raise click.UsageError(refusal(error)) from None
     conducted = _conduct(host, request, sandbox, stdin, live=not as_json)
-    return _finish(host, conducted, sandbox, targets, as_json=as_json, verbose=verbose)
+    return _finish(host, conducted, targets, as_json=as_json, verbose=verbose)
 
 
 class _Script(NamedTuple):
@@ -377,7 +377,6 @@ def _conduct(
 def _finish(
     host: Host,
     conducted: "Conducted",
-    sandbox: SandboxRequest,
     targets: _Targets,
     *,
     as_json: bool,

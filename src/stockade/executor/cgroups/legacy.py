@@ -283,7 +283,7 @@ class LegacyTree:
             write(fd, "pids.max", b"1")
         elif controller == "cpu":
             _set_cpu(fd, 0.5)
-        join = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=fd)
+        join = os.open("tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=fd)
         try:
             return host.visit(join, lambda pid, refused: _inspect(fd, controller, pid, refused))
         finally:

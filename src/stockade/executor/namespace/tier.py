@@ -6,15 +6,15 @@ import itertools
 import math
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.cgroups import CgroupError, CgroupTree, GuestCeilings, GuestCgroup
 from stockade.executor.link import Link
-from stockade.executor.namespace.identity import Identities, open_identities
 from stockade.executor.namespace.image import HostImage
 from stockade.executor.namespace.receipt import faults
 from stockade.executor.namespace.zygote import Zygote
+from stockade.executor.namespace.zygotes import Zygotes
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import Enforcement, Limits, SandboxLost, Tier, Unavailable
 
@@ -108,13 +108,10 @@ class NamespaceTier:
 
     tier = Tier.NAMESPACE
 
-    def __init__(self, image: HostImage, cgroups: CgroupTree, preloaded: Sequence[str]) -> None:
+    def __init__(self, image: HostImage, cgroups: CgroupTree, zygotes: Zygotes) -> None:
         self._image = image
         self._cgroups = cgroups
-        self._preloaded = tuple(preloaded)
-        self._identities: Identities | None = None
-        self._zygotes: dict[str, Zygote] = {}
-        self._starting: dict[str, asyncio.Lock] = {}
+        self._zygotes = zygotes
         self._numbers = itertools.count(1)
         self._cpus = sorted(os.sched_getaffinity(0))
         self._next_cpu = 0
@@ -136,11 +133,11 @@ class NamespaceTier:
         }
 
     def __repr__(self) -> str:
-        return f"<NamespaceTier {len(self._zygotes)} zygotes>"
+        return f"<NamespaceTier {self._zygotes!r}>"
 
     async def create(self, profile: Profile) -> Sandbox:
         """A sandbox that has proven its walls. Raises :class:`Unavailable` or SandboxLost."""
-        zygote = await self._zygote(profile.tenant)
+        zygote = await self._zygotes.get(profile.tenant)
         identity = zygote.identity
         offset = identity.acquire()
         ceilings = GuestCeilings(profile.memory_bytes, profile.processes, profile.cpus)
@@ -168,13 +165,7 @@ class NamespaceTier:
 
     async def close(self) -> None:
         """End every zygote and remove the executor's cgroups."""
-        zygotes, self._zygotes = list(self._zygotes.values()), {}
-        for zygote in zygotes:
-            await zygote.end()
-            if self._identities is not None:
-                self._identities.give_back(zygote.identity)
-        if self._identities is not None:
-            self._identities.close()
+        await self._zygotes.close()
         self._cgroups.close()
 
     async def _clone(
@@ -227,27 +218,6 @@ class NamespaceTier:
         missing = faults(receipt, offset, cpus)
         if missing:
             raise Unavailable("the sandbox lacks what was promised: " + "; ".join(missing))
-
-    async def _zygote(self, tenant: str) -> Zygote:
-        zygote = self._zygotes.get(tenant)
-        if zygote is not None and not zygote.dead:
-            return zygote
-        async with self._starting.setdefault(tenant, asyncio.Lock()):
-            zygote = self._zygotes.get(tenant)
-            if zygote is None or zygote.dead:
-                if self._identities is None:
-                    self._identities = open_identities()
-                if zygote is not None:
-                    await zygote.end()
-                    self._identities.give_back(zygote.identity)
-                identity = self._identities.slice()
-                try:
-                    zygote = await Zygote.start(self._image, identity, self._preloaded)
-                except BaseException:
-                    self._identities.give_back(identity)
-                    raise
-                self._zygotes[tenant] = zygote
-        return zygote
 
     def _choose_cpus(self, cpus: float) -> list[int]:
         """As many CPUs as the share needs, in turn; none: no restriction."""

@@ -1,0 +1,53 @@
+"""Each tenant's zygote, started when the tenant first needs it."""
+
+import asyncio
+from collections.abc import Sequence
+
+from stockade.executor.namespace.identity import Identities
+from stockade.executor.namespace.image import HostImage
+from stockade.executor.namespace.zygote import Zygote
+
+
+class Zygotes:
+    """One zygote per tenant, never shared; a dead one is replaced when it is asked for."""
+
+    def __init__(self, image: HostImage, identities: Identities, preloaded: Sequence[str]) -> None:
+        self._image = image
+        self._identities = identities
+        self._preloaded = tuple(preloaded)
+        self._of_tenant: dict[str, Zygote] = {}
+        self._starting: dict[str, asyncio.Lock] = {}
+
+    def __repr__(self) -> str:
+        return f"<Zygotes of {len(self._of_tenant)} tenants>"
+
+    async def get(self, tenant: str) -> Zygote:
+        """The tenant's. Raises :class:`Unavailable` where it cannot be started."""
+        zygote = self._of_tenant.get(tenant)
+        if zygote is not None and not zygote.dead:
+            return zygote
+        async with self._starting.setdefault(tenant, asyncio.Lock()):
+            zygote = self._of_tenant.get(tenant)
+            if zygote is not None and not zygote.dead:
+                return zygote
+            if zygote is not None:
+                await self._end(tenant)
+            identity = self._identities.slice()
+            try:
+                zygote = await Zygote.start(self._image, identity, self._preloaded)
+            except BaseException:
+                self._identities.give_back(identity)
+                raise
+            self._of_tenant[tenant] = zygote
+            return zygote
+
+    async def close(self) -> None:
+        """End all, with every sandbox of theirs."""
+        for tenant in list(self._of_tenant):
+            await self._end(tenant)
+        self._identities.close()
+
+    async def _end(self, tenant: str) -> None:
+        zygote = self._of_tenant.pop(tenant)
+        await zygote.end()
+        self._identities.give_back(zygote.identity)
