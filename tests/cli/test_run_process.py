@@ -410,7 +410,7 @@ def test_no_color_is_respected(on_terminal: OpenTerminal, monkeypatch: pytest.Mo
     terminal = on_terminal("memory")
     assert terminal.end() == 122
     assert b"\x1b" not in terminal.seen
-    assert terminal.seen.startswith(rb"stockade: memory: \x1b[31mred\u202e (limit 512M;")
+    assert terminal.seen.startswith(rb"stockade: memory: \x1b[31mred\u202e; --memory")
 
 
 def test_json_never_takes_the_terminal(on_terminal: OpenTerminal) -> None:
