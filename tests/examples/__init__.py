@@ -1,0 +1,1 @@
+"""The examples, typed as their page says."""
