@@ -15,7 +15,7 @@ class BoundaryUsage:
     peak_memory_bytes: int | None = None
     peak_processes: int | None = None
     oom_kills: int = 0
-    processes_refused: int | None = None
+    processes_refused: int = 0
 
 
 class Boundary(Protocol):
@@ -24,11 +24,15 @@ class Boundary(Protocol):
     tier: Tier
     image: str
     enforcement: Mapping[str, Enforcement]
-    on_memory: Callable[[], None] | None
-    """Called, in the event loop, when something was killed for the memory ceiling."""
+    counts_processes: bool
+    """Whether ``usage().processes_refused`` is counted on this machine."""
 
     def set_ceilings(self, limits: Limits) -> None:
         """Set what may still be set of the ceilings: memory, processes."""
+        ...
+
+    def watch_memory(self, callback: Callable[[], None]) -> None:
+        """Call back, in the event loop, when the memory ceiling is hit, from now on."""
         ...
 
     def usage(self) -> BoundaryUsage:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterable, Callable, Mapping
 from typing import Final
 
+from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.capture import Capture
 from stockade.executor.files import fetch, put
 from stockade.executor.outcome import Evidence, Stopped, judge
@@ -41,6 +42,7 @@ SPAN: Final = 6
 STOP_SECONDS: Final = 0.5
 """How long the agent may take to end a program before the whole sandbox is killed."""
 _CPU_CHECK_SECONDS: Final = 0.05
+_SHORT_SECONDS: Final = 0.05
 _OOM_CHECK_SECONDS: Final = 0.01
 _MESSAGE_BYTES: Final = 65_536
 
@@ -80,7 +82,8 @@ class ProgramExecution:
         self._output_total = 0
         self._evidence = Evidence(wall_seconds=0.0)
         self._channel = 0
-        self._before = sandbox.usage_when_made
+        # A sandbox that serves once has counted for nobody else.
+        self._before = BoundaryUsage(cpu_seconds=0.0)
         self._timings = [waited, 0.0, 0.0]
         self._started_at = 0.0
         self._end_report: asyncio.Future[None] = self._loop.create_future()
@@ -147,7 +150,6 @@ class ProgramExecution:
             self._try_to_start()
         if self._started_at:
             await self._end_report
-        self._sandbox.boundary.on_memory = None
         for timer in self._timers:
             timer.cancel()
         artefacts, missing = await self._take_artefacts()
@@ -213,7 +215,7 @@ class ProgramExecution:
         self._timers.append(
             self._loop.call_later(self._limits.wall_seconds, self._stop, Stopped.WALL_CLOCK)
         )
-        self._sandbox.boundary.on_memory = self._on_memory
+        self._timers.append(self._loop.call_later(_SHORT_SECONDS, self._watch_memory))
         if self._limits.cpu_seconds < self._limits.wall_seconds * max(1.0, self._limits.cpus):
             self._check_cpu()
 
@@ -230,7 +232,7 @@ class ProgramExecution:
             }
         kept = self._sandbox.boundary.enforcement
         per_process = kept.get("memory_bytes") is not Enforcement.ENFORCED
-        uncounted = self._before.processes_refused is None
+        uncounted = not self._sandbox.boundary.counts_processes
         specification: dict[str, object] = {
             "python": python,
             "argv": list(program.argv) if isinstance(program, Command) else None,
@@ -379,6 +381,11 @@ class ProgramExecution:
             self._lost(reason.result())
             self._end_report.set_result(None)
 
+    def _watch_memory(self) -> None:
+        """From now on: what a shorter execution did its counters tell at the end."""
+        self._sandbox.boundary.watch_memory(self._on_memory)
+        self._on_memory_again()
+
     def _on_memory(self) -> None:
         """The ceiling was hit. The kernel kills one process; the execution ends as a whole."""
         if self._sandbox.boundary.usage().oom_kills > self._before.oom_kills:
@@ -444,9 +451,8 @@ class ProgramExecution:
         evidence, before = self._evidence, self._before
         now = self._sandbox.boundary.usage()
         evidence.oom_kills = now.oom_kills - before.oom_kills
-        if now.processes_refused is not None:
-            evidence.processes_counted = True
-            evidence.processes_refused = now.processes_refused - (before.processes_refused or 0)
+        evidence.processes_counted = self._sandbox.boundary.counts_processes
+        evidence.processes_refused = now.processes_refused - before.processes_refused
         cpu = self._cpu_seconds()
         if cpu is not None:
             evidence.cpu_seconds = cpu

@@ -166,6 +166,10 @@ class Link:
         if handler is not None:
             handler(event)
 
+    def fail(self, reason: str) -> None:
+        """Give the guest up: no further byte of it is read."""
+        self._break(reason)
+
     def _break(self, reason: str) -> None:
         if self.broken.done():
             return
@@ -173,4 +177,5 @@ class Link:
         self._loop.remove_reader(self._read_from)
         self._loop.remove_writer(self._write_to)
         if not self.hello.done():
-            self.hello.cancel()
+            self.hello.set_exception(SandboxLost(f"the sandbox did not start: {reason}"))
+            self.hello.exception()  # nobody may be waiting

@@ -29,8 +29,6 @@ class Sandbox:
         self.boundary = boundary
         self.link = link
         self.made_at = time.monotonic()
-        # What parking cost is not the execution's.
-        self.usage_when_made = boundary.usage()
 
     def __repr__(self) -> str:
         return f"<Sandbox {self.boundary.tier} {self.profile.tenant} {self.link!r}>"

@@ -10,7 +10,6 @@ from stockade.executor.cgroups.guest import GuestDirectories
 from stockade.executor.cgroups.kernel import TRIAL_BYTES, Host, counter, present, read, write
 from stockade.executor.cgroups.mounts import Hierarchies, Hierarchy
 from stockade.executor.cgroups.tree import (
-    CPU_PERIOD_MICROSECONDS,
     CgroupError,
     CgroupUsage,
     GuestCeilings,
@@ -312,8 +311,7 @@ def _set_memory(fd: int, size: int, memsw: bool, raising: bool) -> None:
 
 
 def _set_cpu(fd: int, cpus: float) -> None:
-    # No burst: cpu.cfs_burst_us is 0 in a new cgroup.
-    write(fd, "cpu.cfs_period_us", b"%d" % CPU_PERIOD_MICROSECONDS)
+    # No burst, and a period of CPU_PERIOD_MICROSECONDS: both are so in a new cgroup.
     try:
         write(fd, "cpu.cfs_quota_us", b"%d" % cpu_quota(cpus))
     except OSError as error:

@@ -16,7 +16,7 @@ from stockade.executor.namespace.receipt import faults
 from stockade.executor.namespace.zygote import Zygote
 from stockade.executor.namespace.zygotes import Zygotes
 from stockade.executor.sandbox import Profile, Sandbox
-from stockade.port import Enforcement, Limits, SandboxLost, Tier, Unavailable
+from stockade.port import Enforcement, Limits, Tier, Unavailable
 
 HELLO_SECONDS = 10.0
 
@@ -32,18 +32,17 @@ class NamespaceBoundary:
         enforcement: Mapping[str, Enforcement],
         cgroup: GuestCgroup,
         ceilings: GuestCeilings,
+        counts_processes: bool,
         release_id: Callable[[], None],
     ) -> None:
         self.image = image
         self.enforcement = enforcement
-        self.on_memory: Callable[[], None] | None = None
         self._cgroup = cgroup
         self._ceilings = ceilings
+        self.counts_processes = counts_processes
         self._release_id = release_id
         self._pidfd = -1
-        loop = asyncio.get_running_loop()
-        self._gone: asyncio.Future[None] = loop.create_future()
-        cgroup.watch_oom(loop, self._memory_ran_out)
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def hold(self, pidfd: int) -> None:
         """Take over the pidfd of the sandbox's pid 1."""
@@ -66,16 +65,19 @@ class NamespaceBoundary:
             self._cgroup.set_ceilings(wanted)
             self._ceilings = wanted
 
+    def watch_memory(self, callback: Callable[[], None]) -> None:
+        """Call back when the memory ceiling is hit."""
+        self._cgroup.watch_oom(asyncio.get_running_loop(), callback)
+
     def usage(self) -> BoundaryUsage:
         """The cgroup's counters."""
         usage = self._cgroup.usage()
-        counted = self.enforcement.get("processes") is Enforcement.ENFORCED
         return BoundaryUsage(
             cpu_seconds=usage.cpu_seconds,
             peak_memory_bytes=usage.peak_memory_bytes,
             peak_processes=usage.peak_processes,
             oom_kills=usage.oom_kills,
-            processes_refused=usage.pids_refused if counted else None,
+            processes_refused=usage.pids_refused,
         )
 
     def kill(self) -> None:
@@ -83,10 +85,6 @@ class NamespaceBoundary:
         if self._pidfd >= 0 and not self._gone.done():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    def _memory_ran_out(self) -> None:
-        if self.on_memory is not None:
-            self.on_memory()
 
     async def gone(self) -> None:
         """Wait until pid 1 is dead, and so all others."""
@@ -116,6 +114,7 @@ class NamespaceTier:
         self._cpus = sorted(os.sched_getaffinity(0))
         self._next_cpu = 0
         kept = self._cgroups.enforcement()
+        self._counts_processes = kept["processes"] is Enforcement.ENFORCED
         self.enforcement: dict[str, Enforcement] = {
             "wall_seconds": Enforcement.ENFORCED,
             "cpu_seconds": _or_per_process(kept["cpu_seconds"]),
@@ -151,6 +150,7 @@ class NamespaceTier:
             self.enforcement,
             cgroup,
             ceilings,
+            self._counts_processes,
             lambda: identity.release(offset),
         )
         link = None
@@ -204,15 +204,12 @@ class NamespaceTier:
         return link
 
     async def _check_receipt(self, link: Link, offset: int, cpus: int | None) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.call_later(HELLO_SECONDS, link.fail, "the agent was silent")
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                hello = await asyncio.shield(link.hello)
-        except TimeoutError:
-            raise SandboxLost(f"the agent was silent for {HELLO_SECONDS:g} s") from None
-        except asyncio.CancelledError:
-            if not link.hello.cancelled():
-                raise
-            raise SandboxLost(f"the sandbox did not start: {link.broken.result()}") from None
+            hello = await link.hello
+        finally:
+            deadline.cancel()
         receipt = hello["receipt"]
         assert isinstance(receipt, Mapping)
         missing = faults(receipt, offset, cpus)

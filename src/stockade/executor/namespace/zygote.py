@@ -130,15 +130,14 @@ class Zygote:
             except OSError as error:
                 raise SandboxLost(f"the zygote is gone: {error.strerror}") from error
         self._waiting.append(answer)
+        stuck = self._loop.call_later(ANSWER_SECONDS, self._process_kill)
         try:
-            return await asyncio.wait_for(asyncio.shield(answer), ANSWER_SECONDS)
-        except TimeoutError:
-            # It is stuck: what it still makes would belong to nobody.
-            self._process_kill()
-            raise SandboxLost(f"the zygote did not answer within {ANSWER_SECONDS:g} s") from None
+            return await asyncio.shield(answer)
         except asyncio.CancelledError:
             answer.add_done_callback(_discard)
             raise
+        finally:
+            stuck.cancel()
 
     async def end(self) -> None:
         """End it and every sandbox of it; returns when they are gone."""
@@ -151,6 +150,7 @@ class Zygote:
 
     def _process_kill(self) -> None:
         # The launcher: pid 1 of the tenant's tree dies with it, and the tree with pid 1.
+        # A zygote that does not answer is stuck, and ends so as well.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)
