@@ -98,5 +98,6 @@ def _table(*columns: str) -> "Table":
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, no_wrap=column not in ("detail", "by", ""))
+        # A long path is folded: cut off, it would name another place.
+        table.add_column(column, no_wrap=column not in ("detail", "by", ""), overflow="fold")
     return table
