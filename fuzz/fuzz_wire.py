@@ -47,7 +47,7 @@ def one_input(data: bytes) -> None:
         pass
     connection = Connection()
     # Channels 1 to 6: open, queued, closed by us, reset by us, both, and one with much to send.
-    connection.open({"service": "fuzz"}, 6)
+    connection.open("fuzz", span=6)
     connection.send(2, b"queued")
     connection.close(3)
     connection.reset(4, "fuzz")

@@ -44,7 +44,7 @@ def greeted(span: int = 0) -> Connection:
     connection = Connection()
     connection.receive(hello())
     if span:
-        connection.open({"service": "test"}, span)
+        connection.open("test", span=span)
         connection.outgoing()
     return connection
 

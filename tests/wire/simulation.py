@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from stockade.executor.wire import Closed, Connection, Data, Reset
-from stockade.guest.wire import Wire
+
+from .reference_guest import Wire
 
 WINDOW = 262_144
 PIPE = 65_536
@@ -89,7 +90,7 @@ class Simulation:
     # What the consumers on both sides do.
 
     def open(self, span: int) -> list[Talk]:
-        first = self.host.open({"first": len(self.talks)}, span)
+        first = self.host.open("talk", b"%d" % len(self.talks), span)
         opened = []
         for number in range(first, first + span):
             key = len(self.talks)
@@ -153,7 +154,7 @@ class Simulation:
         for event in self.guest.receive(piece):
             kind, number = event[0], event[1]
             if kind == "open":
-                first = event[3]["first"]
+                first = int(event[4])
                 for talk in self.talks[first : first + event[2]]:
                     self.at_guest[talk.number] = talk
             elif kind == "data":
@@ -221,4 +222,4 @@ class Simulation:
         idle = "[Channels: 0 open, 0 resetting, 0 finished | Bytes: 0 queued, 0 untaken, "
         assert idle in repr(self.host)
         assert "[Channels: 0 open | Bytes: 0 queued, 0 untaken]" in repr(self.guest)
-        assert self.host.open({}) == 1
+        assert self.host.open("test") == 1

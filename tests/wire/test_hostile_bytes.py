@@ -151,7 +151,7 @@ def test_a_guest_that_ends_nothing_is_forgotten_with_the_connection() -> None:
     # A violation lets go of everything that was kept for the guest.
     connection = greeted()
     for _ in range(100):
-        connection.send(connection.open({}), bytes(1000))
+        connection.send(connection.open("test"), bytes(1000))
     with pytest.raises(WireViolation):
         connection.receive(frame(9, 0))
     assert "[Channels: 0 open, 0 resetting, 0 finished | Bytes: 0 queued, 0 untaken" in repr(

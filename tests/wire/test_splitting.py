@@ -50,7 +50,7 @@ EVENTS: list[Event] = [
 
 def opened() -> Connection:
     connection = Connection()
-    connection.open({"service": "test"}, 3)
+    connection.open("test", span=3)
     connection.outgoing()
     return connection
 

@@ -73,7 +73,7 @@ def test_open_from_the_guest_is_refused() -> None:
 def test_any_frame_before_hello_is_refused(stream: bytes, name: str) -> None:
     # Nothing is believed from a guest that has not shown its receipt, on open channels too.
     connection = Connection()
-    connection.open({"service": "test"})
+    connection.open("test")
     assert refused(connection, stream) == f"{name} before HELLO"
 
 
@@ -269,7 +269,7 @@ def test_every_call_raises_after_a_violation() -> None:
     sentence = refused(connection, close(9))
     for call in (
         lambda: connection.receive(b""),
-        lambda: connection.open({}),
+        lambda: connection.open("test"),
         lambda: connection.send(1, b"x"),
         lambda: connection.close(1),
         lambda: connection.reset(1, ""),

@@ -23,6 +23,7 @@ from stockade.port import (
     Execution,
     ExecutionRequest,
     FileRefused,
+    InvalidRequest,
     Limits,
     MissingArtefact,
     OutputSink,
@@ -116,7 +117,9 @@ class ProgramExecution:
     # --- the port ---
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the program's process group."""
+        """Send a signal to the program's process group. Raises :class:`InvalidRequest`."""
+        if not 1 <= number <= 64:
+            raise InvalidRequest("signal", f"{number} is not a signal (1 to 64)")
         self._command(struct.pack("!cB", b"s", number))
 
     async def resize(self, size: TerminalSize) -> None:
