@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
 _SPECIFICATION = 10
 _STATUS = 11
 EXIT_MARK = "stockade:exit"
-PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 class Refused(Exception):
@@ -32,16 +31,19 @@ class Refused(Exception):
 
 
 def main() -> NoReturn:
+    """The program's process that was executed anew, not forked from a zygote."""
+    interpreter.open_standard_streams()
+    wait()
+
+
+def wait() -> NoReturn:
     """Say that all is ready, wait for the specification, become the program."""
     code = 255
     try:
         sys.path.remove("/opt/stockade")
         for descriptor in (_SPECIFICATION, _STATUS):
             os.set_inheritable(descriptor, False)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _set_environment()
         os.chdir("/workspace")
-        interpreter.open_standard_streams()
         interpreter.rehearse()
         os.write(_STATUS, b"+")
         code = _start(_read_specification())
@@ -145,19 +147,11 @@ def _take_terminal(path: str) -> None:
         os.close(terminal)
 
 
-def _set_environment() -> None:
-    """What every program starts with; nothing is inherited."""
-    os.environ.clear()
-    os.environ.update(
-        {"PATH": PATH, "HOME": "/workspace", "LANG": "C.UTF-8", "USER": "guest", "SHELL": "/bin/sh"}
-    )
-
-
 def _find(name: str) -> str:
     """The path of a program as a shell would find it; the image decides, not the host."""
     if "/" in name:
         return name
-    for folder in os.environ.get("PATH", PATH).split(":"):
+    for folder in os.environ.get("PATH", "").split(":"):
         path = os.path.join(folder or ".", name)
         if os.access(path, os.X_OK) and not os.path.isdir(path):
             return path

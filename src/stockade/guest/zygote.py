@@ -12,7 +12,6 @@ import ctypes
 import gc
 import json
 import os
-import signal
 import socket
 
 from . import interpreter, program
@@ -88,6 +87,18 @@ def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     return json.loads(packet), list(descriptors)
 
 
+def open_standard_streams() -> None:
+    """Make the programs' standard streams here, once, over pipes as theirs will be."""
+    errors = os.dup(2)
+    reader, writer = os.pipe()
+    for descriptor, end in enumerate((reader, writer, writer)):
+        os.dup2(end, descriptor)
+    interpreter.open_standard_streams()
+    os.dup2(errors, 2)
+    for descriptor in (errors, reader, writer):
+        os.close(descriptor)
+
+
 def serve(control: socket.socket, library: ctypes.PyDLL) -> None:
     """Clone one sandbox per request. Returns only in one, as the program's process."""
     pidfd = ctypes.c_int(-1)
@@ -116,11 +127,12 @@ def serve(control: socket.socket, library: ctypes.PyDLL) -> None:
 
 def main(modules: list[str]) -> NoReturn:
     """Preload, freeze, serve; in the clone: become the program."""
-    # Reaped by the kernel: whoever waits for a sandbox does so by its pidfd.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     missing = preload(modules)
+    open_standard_streams()
     interpreter.rehearse()
     library = ctypes.PyDLL(LIBRARY)
+    if library.stockade_reap_children() < 0:
+        raise RuntimeError("the children cannot be left to the kernel")
     control = socket.socket(fileno=CONTROL)
     # Objects made until now are never collected: collecting would touch, and so copy,
     # pages that all sandboxes share.
@@ -131,4 +143,4 @@ def main(modules: list[str]) -> NoReturn:
     serve(control, library)
     # Descriptor 3 is another thing now; the object must not close it.
     control.detach()
-    program.main()
+    program.wait()

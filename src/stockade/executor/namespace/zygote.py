@@ -43,6 +43,7 @@ class Zygote:
         identity: IdentitySlice | SoleSlice,
     ) -> None:
         self._process = process
+        self._pidfd = os.pidfd_open(process.pid)
         self._control = control
         self.identity = identity
         self._loop = asyncio.get_running_loop()
@@ -144,6 +145,9 @@ class Zygote:
         self._hang_up("the zygote was ended")
         self._process_kill()
         await self._process.wait()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
         self._listening.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._listening
@@ -151,9 +155,10 @@ class Zygote:
     def _process_kill(self) -> None:
         # The launcher: pid 1 of the tenant's tree dies with it, and the tree with pid 1.
         # A zygote that does not answer is stuck, and ends so as well.
-        if self._process.returncode is None:
+        if self._process.returncode is None and self._pidfd >= 0:
+            # Not send_signal(): it may reap the process before the event loop does.
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _readable(self) -> None:
         try:

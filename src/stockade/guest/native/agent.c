@@ -104,8 +104,7 @@ static void park_next(void)
         wire_die("cannot fork the next program's process");
     if (forked == 1) {
         execve(INTERPRETER, (char *[]){INTERPRETER, "-I", "-c", BOOT, NULL},
-               (char *[]){"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/workspace",
-                          NULL});
+               (char *[]){GUEST_ENVIRONMENT, NULL});
         _exit(127);
     }
 }

@@ -10,6 +10,14 @@
 
 #include <sys/types.h>
 
+/*
+ * What every program starts with; nothing is inherited. The zygote starts with it, too, so
+ * that a program's process has nothing to change.
+ */
+#define GUEST_ENVIRONMENT                                                                          \
+    "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "HOME=/workspace",        \
+        "LANG=C.UTF-8", "USER=guest", "SHELL=/bin/sh"
+
 /* Descriptors of the agent, fixed when it is executed. */
 enum {
     WIRE_IN = 3,

@@ -35,6 +35,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "park.h"
+
 enum { CONTROL = 3, MAX_BINDS = 32 };
 
 struct bind {
@@ -220,7 +222,9 @@ static void build_root(struct launch *launch)
     MUST(symlink("/proc/self/fd/0", "dev/stdin"), "symlink", "/dev/stdin");
     MUST(symlink("/proc/self/fd/1", "dev/stdout"), "symlink", "/dev/stdout");
     MUST(symlink("/proc/self/fd/2", "dev/stderr"), "symlink", "/dev/stderr");
-    MUST(mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "mount", "/proc");
+    /* Not even beneath a sandbox's own /proc is there one that shows the kernel's settings. */
+    MUST(mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid"), "mount",
+         "/proc");
 }
 
 /* Property: the host's root is not hidden but gone: no mount of it is left (pivot_root(2)). */
@@ -260,7 +264,7 @@ static _Noreturn void run_program(struct launch *launch, int mapped)
     MUST(syscall(SYS_close_range, CONTROL + 1, ~0U, CLOSE_RANGE_CLOEXEC), "close_range", "");
     /* Property: not a variable of the caller's environment is passed on. */
     execve(launch->program[0], launch->program,
-           (char *[]){"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/workspace", NULL});
+           (char *[]){GUEST_ENVIRONMENT, NULL});
     fail("exec", launch->program[0]);
 }
 

@@ -11,6 +11,7 @@
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <linux/securebits.h>
 #include <net/if.h>
 #include <sched.h>
 #include <signal.h>
@@ -144,6 +145,9 @@ static void become_guest(const struct stockade_sandbox *sandbox)
     if (setgroups(0, NULL) < 0 && errno != EPERM)
         fail("setgroups");
     MUST(setresgid(sandbox->id, sandbox->id, sandbox->id), "setresgid");
+    /* Capabilities survive the change for the one call below: hosts exist which let nobody
+     * without them make a user namespace. They all go in drop_capabilities(). */
+    MUST(prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP), "set securebits");
     MUST(setresuid(sandbox->id, sandbox->id, sandbox->id), "setresuid");
     /* The id change made this process undumpable, and its own map files root's: proc(5). */
     MUST(prctl(PR_SET_DUMPABLE, 1), "set dumpable");
@@ -165,13 +169,16 @@ static void set_ceiling(int resource, rlim_t value)
  * Property: nothing of a crash reaches the host. A core limit of 1 stops both a core
  * file and a pipe handler of the host's core_pattern; 0 would not stop the latter
  * (fs/coredump.c). The filter refuses any change of it.
- * Locked memory and message queues are charged outside the memory ceiling: none.
+ * Locked memory and message queues are charged outside the memory ceiling: none. Nobody
+ * gets ahead of his neighbours by a priority that the executor's user may have.
  */
 static void set_ceilings(void)
 {
     set_ceiling(RLIMIT_CORE, 1);
     set_ceiling(RLIMIT_MEMLOCK, 0);
     set_ceiling(RLIMIT_MSGQUEUE, 0);
+    set_ceiling(RLIMIT_NICE, 0);
+    set_ceiling(RLIMIT_RTPRIO, 0);
     set_ceiling(RLIMIT_SIGPENDING, 1024);
 }
 
@@ -279,7 +286,6 @@ static void divide(const struct stockade_sandbox *sandbox)
     char doors[16], pid[16];
     int forked;
 
-    signal(SIGCHLD, SIG_DFL); /* the zygote ignores it, and exec would keep that */
     forked = park(&parked, sandbox->doors);
     if (forked == 1)
         return;
@@ -328,4 +334,11 @@ int stockade_clone(const struct stockade_sandbox *sandbox, int *pidfd)
         divide(sandbox);
     }
     return (int)pid;
+}
+
+int stockade_reap_children(void)
+{
+    const struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = SA_NOCLDWAIT};
+
+    return sigaction(SIGCHLD, &action, NULL) < 0 ? -errno : 0;
 }

@@ -40,4 +40,11 @@ struct stockade_sandbox {
  */
 int stockade_clone(const struct stockade_sandbox *sandbox, int *pidfd);
 
+/*
+ * Let the kernel reap the caller's children: whoever waits for a sandbox does so by its
+ * pidfd. 0, or a negative errno. Not inherited by a sandbox's processes: exec resets it in
+ * the agent, park() in the program's.
+ */
+int stockade_reap_children(void);
+
 #endif

@@ -1,0 +1,1 @@
+"""``stockade attack``: what the boundary must stop, tried against this machine."""
