@@ -140,16 +140,19 @@ class PlainEnvironment:
 
     async def close(self) -> None:
         """Kill what was started here, by the mark in its environment; remove the folders."""
-        for _ in range(200):
-            marked = _marked(self._mark)
+        killed: set[int] = set()
+        while marked := _marked(self._mark):
+            killed |= marked
             for pid in marked:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            if not marked:
-                break
             await asyncio.sleep(0.02)
         if self._stand_in is not None:
             await self._stand_in.wait()
+        # The dead count until they are buried, against the next control.
+        end = asyncio.get_running_loop().time() + 5
+        while asyncio.get_running_loop().time() < end and any(map(_exists, killed)):
+            await asyncio.sleep(0.02)
         for folder in self._folders:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -282,7 +285,9 @@ class PlainExecution:
         outcome, detail = Outcome.OK, "it ran to its end"
         try:
             async with asyncio.timeout(timeout):
-                code = await self._process.wait()
+                # Not wait(): that waits for the pipes, too, which a daemon holds open.
+                while (code := self._process.returncode) is None:
+                    await asyncio.sleep(0.02)
             if code:
                 outcome, detail = Outcome.NONZERO_EXIT, f"exit code {code}"
         except TimeoutError:
@@ -316,6 +321,8 @@ class PlainExecution:
                 total += len(data)
                 if number < 2 and self._on_output is not None:
                     await self._on_output((Stream.STDOUT, Stream.STDERR)[number], data)
+            if total >= _MOST_OUTPUT and self._process is not None:
+                self._process.kill()
         except asyncio.CancelledError:
             pass  # the rest comes from a process that lives on
         return Captured(bytes(head), b"", total)
@@ -397,6 +404,10 @@ def read_naively(path: Path) -> bytes:
     """Open and read, bounded so that this machine survives it."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
         return file.read(64 * MIB)
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def _marked(mark: str) -> set[int]:

@@ -31,10 +31,19 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """A file of ours that every sandbox has, without a word on where it is kept."""
+
+    source: Path
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostImage:
-    """What is bound, and the digest that names it."""
+    """What is bound and copied in, and the digest that names it."""
 
     binds: tuple[Bind, ...]
+    copies: tuple[Copy, ...]
     digest: str
 
 
@@ -59,11 +68,6 @@ def find_host_image() -> HostImage:
     for path in (library, agent):
         if not path.exists():
             raise Unavailable(f"{path} is missing: the package was installed without its C part")
-    for path in (guest_folder() / "program.py", library, agent):
-        if not path.stat().st_mode & 0o004:
-            raise Unavailable(
-                f"{path} is not readable by others: a sandbox's user is nobody's; chmod o+r it"
-            )
     binds = [Bind(Path("/usr"), "/usr")]
     binds += [
         Bind(Path("/", name), f"/{name}")
@@ -74,15 +78,16 @@ def find_host_image() -> HostImage:
         Bind(path, str(path)) for pattern in _ETC for path in sorted(Path("/etc").glob(pattern))
     ]
     binds += [Bind(Path("/dev", name), f"/dev/{name}") for name in _DEVICES]
-    binds += [
-        Bind(guest_folder(), "/opt/stockade/stockade_guest"),
-        Bind(library, "/opt/stockade/libstockade.so"),
-        Bind(agent, "/opt/stockade/stockade-agent"),
+    ours = sorted(guest_folder().glob("*.py"))
+    copies = [Copy(path, f"/opt/stockade/stockade_guest/{path.name}") for path in ours]
+    copies += [
+        Copy(library, "/opt/stockade/libstockade.so"),
+        Copy(agent, "/opt/stockade/stockade-agent"),
     ]
-    return HostImage(tuple(binds), _digest(binds))
+    return HostImage(tuple(binds), tuple(copies), _digest(binds, copies))
 
 
-def _digest(binds: Sequence[Bind]) -> str:
+def _digest(binds: Sequence[Bind], copies: Sequence[Copy]) -> str:
     """Names the image: the package database, the interpreter, and our own part, by content.
 
     What was changed in ``/usr`` behind the package manager's back does not show.
@@ -90,9 +95,8 @@ def _digest(binds: Sequence[Bind]) -> str:
     digest = hashlib.sha256()
     for bind in binds:
         digest.update(os.fsencode(f"{bind.source}\0{bind.target}\0"))
-    ours = sorted(guest_folder().glob("*.py"))
-    compiled = [native_folder() / "libstockade.so", native_folder() / "stockade-agent"]
-    for path in (*_PACKAGE_DATABASES, INTERPRETER.resolve(), *ours, *compiled):
+    ours = (copy.source for copy in copies)
+    for path in (*_PACKAGE_DATABASES, INTERPRETER.resolve(), *ours):
         if path.exists():
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())

@@ -11,13 +11,12 @@ _CAPABILITIES: Final = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 _MOUNTS: Final[Mapping[str, tuple[str | None, frozenset[str]]]] = {
     "/": ("tmpfs", frozenset({"ro", "nosuid", "nodev"})),
     "/usr": (None, frozenset({"ro", "nosuid", "nodev"})),
-    "/opt/stockade/stockade_guest": (None, frozenset({"ro", "nosuid", "nodev"})),
     "/workspace": ("tmpfs", frozenset({"rw", "nosuid", "nodev"})),
     "/tmp": ("tmpfs", frozenset({"rw", "nosuid", "nodev"})),  # noqa: S108 - inside
     "/proc": ("proc", frozenset({"nosuid", "nodev", "noexec"})),
     "/dev/pts": ("devpts", frozenset({"nosuid", "noexec"})),
 }
-_ALSO_MOUNTED: Final = ("/dev/", "/etc/", "/bin", "/sbin", "/lib", "/opt/stockade/", "/usr/")
+_ALSO_MOUNTED: Final = ("/dev/", "/etc/", "/bin", "/sbin", "/lib", "/usr/")
 
 
 def faults(receipt: Mapping[str, object], host_id: int, cpus: int | None) -> list[str]:

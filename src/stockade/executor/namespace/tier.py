@@ -19,6 +19,7 @@ from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import Enforcement, Limits, Tier, Unavailable
 
 HELLO_SECONDS = 10.0
+_UNBOUNDED = GuestCeilings(memory_bytes=1 << 50, processes=1 << 15, cpus=1024)
 
 
 class NamespaceBoundary:
@@ -137,6 +138,7 @@ class NamespaceTier:
     async def create(self, profile: Profile) -> Sandbox:
         """A sandbox that has proven its walls. Raises :class:`Unavailable` or SandboxLost."""
         zygote = await self._zygotes.get(profile.tenant)
+        await self._house(zygote)
         identity = zygote.identity
         offset = identity.acquire()
         ceilings = GuestCeilings(profile.memory_bytes, profile.processes, profile.cpus)
@@ -167,6 +169,25 @@ class NamespaceTier:
         """End every zygote and remove the executor's cgroups."""
         await self._zygotes.close()
         self._cgroups.close()
+
+    async def _house(self, zygote: Zygote) -> None:
+        """Give a zygote, and with it the agents of its sandboxes, cgroups of their own.
+
+        They are no ceiling. What a sandbox sees of cgroups begins there.
+        """
+        if zygote.housing is None:
+            zygote.housing = asyncio.create_task(self._make_house(zygote))
+        await asyncio.shield(zygote.housing)
+
+    async def _make_house(self, zygote: Zygote) -> None:
+        try:
+            cgroup = self._cgroups.create(f"zygote-{next(self._numbers)}", _UNBOUNDED)
+        except CgroupError as error:
+            raise Unavailable(f"no cgroup for a zygote: {error}") from error
+        try:
+            await zygote.enter_cgroups(cgroup.join_fds())
+        finally:
+            cgroup.close_fds()
 
     async def _clone(
         self,

@@ -46,8 +46,10 @@ class Zygote:
         self._pidfd = os.pidfd_open(process.pid)
         self._control = control
         self.identity = identity
+        self.housing: asyncio.Task[None] | None = None
+        """Its way into cgroups of its own, which the tier begins when it first needs it."""
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[asyncio.Future[int]] = deque()
+        self._waiting: deque[asyncio.Future[int | None]] = deque()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._errors = bytearray()
         self._loop.add_reader(control, self._readable)
@@ -72,6 +74,8 @@ class Zygote:
             ]
             for bind in image.binds:
                 arguments += ["--bind", str(bind.source), bind.target]
+            for copy in image.copies:
+                arguments += ["--copy", str(copy.source), copy.target]
             arguments += ["--", str(INTERPRETER), "-I", "-c", _BOOT, *preloaded]
             process = await asyncio.create_subprocess_exec(
                 *arguments,
@@ -109,14 +113,24 @@ class Zygote:
         """What it said on standard error: the last of it, on one line."""
         return " ".join(self._errors.decode("utf-8", "replace").split())[-500:]
 
+    async def enter_cgroups(self, doors: Sequence[int]) -> None:
+        """Have it enter its own cgroups, once; the doors stay the caller's."""
+        await self._ask({"enter": True}, doors)
+
     async def clone(self, request: Mapping[str, object], descriptors: Sequence[int]) -> int:
         """Ask for one sandbox; returns its pidfd, which the caller owns.
 
         ``descriptors``: wire in, wire out, then the cgroups' doors, still the caller's.
         """
+        pidfd = await self._ask(request, descriptors)
+        if pidfd is None:
+            raise SandboxLost("the zygote made a sandbox and gave no handle of it")
+        return pidfd
+
+    async def _ask(self, request: Mapping[str, object], descriptors: Sequence[int]) -> int | None:
         if self.dead:
             raise SandboxLost(f"the zygote is dead: {self.errors}")
-        answer: asyncio.Future[int] = self._loop.create_future()
+        answer: asyncio.Future[int | None] = self._loop.create_future()
         packet = json.dumps(request).encode()
         # Requests are answered in order. A full socket means that one is being worked on.
         deadline = self._loop.time() + ANSWER_SECONDS
@@ -181,7 +195,11 @@ class Zygote:
             else:
                 answer.set_result(descriptors[0])
         elif not answer.cancelled():
-            answer.set_exception(SandboxLost(f"no sandbox: {json.loads(packet)['error']}"))
+            error = json.loads(packet).get("error")
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(SandboxLost(f"the zygote: {error}"))
 
     def _hang_up(self, reason: str) -> None:
         if self._control.fileno() < 0:
@@ -202,7 +220,9 @@ class Zygote:
             del self._errors[:-4096]
 
 
-def _discard(answer: "asyncio.Future[int]") -> None:
+def _discard(answer: "asyncio.Future[int | None]") -> None:
     """Close the pidfd of a sandbox that nobody waits for; its wire is closed already."""
     if not answer.cancelled() and answer.exception() is None:
-        os.close(answer.result())
+        pidfd = answer.result()
+        if pidfd is not None:
+            os.close(pidfd)

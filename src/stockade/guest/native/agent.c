@@ -78,6 +78,7 @@ static struct {
     int exit_status;
     struct rusage usage;
     unsigned open_files, peak_processes, stragglers;
+    unsigned long long disk_used, inodes_used; /* the most that was seen */
 } program;
 
 struct transfer {
@@ -284,11 +285,30 @@ static unsigned count_entries(const char *path)
     return count;
 }
 
-/* What no counter of the kernel tells: descriptors and processes in use. */
+/* Both of the scratch file system; three of its inodes are ours: sandbox.c. */
+static struct statvfs sample_disk(void)
+{
+    struct statvfs disk;
+    unsigned long long bytes, inodes;
+
+    memset(&disk, 0, sizeof disk);
+    statvfs(WORKSPACE, &disk);
+    bytes = (unsigned long long)(disk.f_blocks - disk.f_bfree) * disk.f_frsize;
+    inodes = disk.f_files - disk.f_ffree - 3;
+    if (bytes > program.disk_used)
+        program.disk_used = bytes;
+    if (inodes > program.inodes_used)
+        program.inodes_used = inodes;
+    return disk;
+}
+
+/* What no counter of the kernel tells: what is in use now, and may be let go before the end. */
 static void sample(void)
 {
     char path[64];
     unsigned count;
+
+    sample_disk();
 
     clock_gettime(CLOCK_MONOTONIC, &sampled);
     count = count_entries("/proc") - 1; /* less the agent */
@@ -316,12 +336,10 @@ static void report_end(void)
     char text[1024];
     struct json json = {.text = text, .size = sizeof text};
     struct rusage total;
-    struct statvfs disk;
+    const struct statvfs disk = sample_disk();
     const int status = program.exit_status;
 
     getrusage(RUSAGE_CHILDREN, &total);
-    memset(&disk, 0, sizeof disk);
-    statvfs(WORKSPACE, &disk);
     json_add(&json, "{\"ended\":{");
     if (WIFEXITED(status))
         json_add(&json, "\"code\":%d,\"signal\":null", WEXITSTATUS(status));
@@ -332,11 +350,9 @@ static void report_end(void)
                  (long)(total.ru_utime.tv_usec + total.ru_stime.tv_usec) / 1000000,
              (long)(total.ru_utime.tv_usec + total.ru_stime.tv_usec) % 1000000,
              program.usage.ru_maxrss * 1024L);
-    /* Three inodes of the scratch file system are ours: sandbox.c. */
-    json_add(&json, ",\"disk\":[%llu,%llu],\"inodes\":[%lld,%lld]",
-             (unsigned long long)(disk.f_blocks - disk.f_bfree) * disk.f_frsize,
-             (unsigned long long)disk.f_blocks * disk.f_frsize,
-             (long long)(disk.f_files - disk.f_ffree) - 3, (long long)disk.f_files - 3);
+    json_add(&json, ",\"disk\":[%llu,%llu],\"inodes\":[%llu,%lld]", program.disk_used,
+             (unsigned long long)disk.f_blocks * disk.f_frsize, program.inodes_used,
+             (long long)disk.f_files - 3);
     json_add(&json, ",\"open_files\":%u,\"peak_processes\":%u,\"stragglers\":%u}}",
              program.open_files, program.peak_processes, program.stragglers);
     wire_send(program.control, text, json.length);
@@ -516,7 +532,7 @@ static void drop_transfer(struct transfer *transfer)
 
 static void answer(struct transfer *transfer, const char *key, uint64_t number)
 {
-    char text[256];
+    char text[1024];
     struct json json = {.text = text, .size = sizeof text};
 
     if (transfer->error) {

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 
-from stockade.cli.attack.programs.kit import FACTS, expect, linger, ready, refused, run
+from stockade.cli.attack.programs.kit import CONTROL, FACTS, expect, linger, ready, refused, run
 
 PLACES = ("/tmp", "/dev/shm", "/var/tmp", "/workspace", "/run", "/dev")
 PORT = 45_873
@@ -33,6 +33,8 @@ def attack() -> None:
         return
     for place in PLACES:
         refused("read " + place, lambda: open(place + "/" + name).read())
+        if CONTROL and os.path.exists(place + "/" + name):
+            os.unlink(place + "/" + name)
     refused("its socket", lambda: socket.socket(socket.AF_UNIX).connect("\0" + name))
     refused("its port", lambda: socket.create_connection(("127.0.0.1", PORT), 2))
     seen = [pid for pid in os.listdir("/proc") if pid.isdigit() and _other(pid)]

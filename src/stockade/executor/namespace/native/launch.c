@@ -2,7 +2,8 @@
  * The outer step: a tenant's process tree.
  *
  *   stockade-launch --parent PID --control FD --map BASE COUNT
- *                   [--bind SOURCE TARGET]... -- PROGRAM [ARGUMENT]...
+ *                   [--bind SOURCE TARGET]... [--copy SOURCE TARGET]...
+ *                   -- PROGRAM [ARGUMENT]...
  *
  * PROGRAM becomes pid 1 of fresh namespaces, root of a fresh user namespace that maps
  * COUNT ids from BASE on, in a read-only root of its own. FD, the control socket, becomes
@@ -37,11 +38,17 @@
 
 #include "park.h"
 
-enum { CONTROL = 3, MAX_BINDS = 32 };
+enum { CONTROL = 3, MAX_BINDS = 32, MAX_COPIES = 16 };
 
 struct bind {
     const char *source, *target;
     int tree; /* a detached copy of the source's mount */
+};
+
+/* A file whose place on the host is nobody's business inside: a mount would tell it. */
+struct copy {
+    const char *source, *target;
+    int file;
 };
 
 struct launch {
@@ -50,6 +57,8 @@ struct launch {
     unsigned long id_base, id_count;
     struct bind binds[MAX_BINDS];
     int bind_count;
+    struct copy copies[MAX_COPIES];
+    int copy_count;
     char **program;
 };
 
@@ -136,6 +145,15 @@ static void take_trees(struct launch *launch)
     }
 }
 
+/* Opened while this process still has its caller's id, like the trees. */
+static void open_copies(struct launch *launch)
+{
+    for (int i = 0; i < launch->copy_count; i++) {
+        launch->copies[i].file = open(launch->copies[i].source, O_RDONLY | O_CLOEXEC);
+        MUST(launch->copies[i].file, "open", launch->copies[i].source);
+    }
+}
+
 /* Root of the new user namespace: an id which is not root's, nor anyone's, on the host. */
 static void become_namespace_root(void)
 {
@@ -152,19 +170,42 @@ static void make_folder(const char *path)
         fail("mkdir", path);
 }
 
-/* Every folder above a target, and the target itself as the kind of thing its source is. */
-static void make_target(const char *target, int tree)
+/* `target` below the new root, with every folder above it. */
+static void make_parents(const char *target, char *path, size_t size)
 {
-    char path[512];
-    struct stat status;
-
-    if ((size_t)snprintf(path, sizeof path, ".%s", target) >= sizeof path)
+    if ((size_t)snprintf(path, size, ".%s", target) >= size)
         usage("a target is too long");
     for (char *slash = strchr(path + 2, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         make_folder(path);
         *slash = '/';
     }
+}
+
+static void make_copy(const struct copy *copy)
+{
+    char path[512], bytes[65536];
+    struct stat status;
+    ssize_t count;
+    int file;
+
+    make_parents(copy->target, path, sizeof path);
+    MUST(fstat(copy->file, &status), "fstat", copy->source);
+    file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, status.st_mode & 0111 ? 0555 : 0444);
+    MUST(file, "open", path);
+    while ((count = read(copy->file, bytes, sizeof bytes)) > 0)
+        MUST(write(file, bytes, (size_t)count) == count ? 0 : -1, "write", path);
+    MUST(count, "read", copy->source);
+    close(file);
+}
+
+/* The target as the kind of thing its source is, and the source upon it. */
+static void make_target(const char *target, int tree)
+{
+    char path[512];
+    struct stat status;
+
+    make_parents(target, path, sizeof path);
     MUST(fstat(tree, &status), "fstat", target);
     if (S_ISDIR(status.st_mode))
         make_folder(path);
@@ -201,7 +242,7 @@ static void build_root(struct launch *launch)
 
     MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "mount", "private");
     /* Any folder will do as the place: it is covered, and gone after pivot_root. */
-    MUST(mount("root", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=512,mode=755"),
+    MUST(mount("root", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=4m,nr_inodes=512,mode=755"),
          "mount", "the root");
     MUST(chdir("/tmp"), "chdir", "the root");
     for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++)
@@ -210,6 +251,8 @@ static void build_root(struct launch *launch)
         copy_link(links[i]);
     for (int i = 0; i < launch->bind_count; i++)
         make_target(launch->binds[i].target, launch->binds[i].tree);
+    for (int i = 0; i < launch->copy_count; i++)
+        make_copy(&launch->copies[i]);
     write_file("etc/passwd", "guest:x:1000:1000:guest:/workspace:/bin/sh\n");
     write_file("etc/group", "guest:x:1000:\n");
     write_file("etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n");
@@ -251,6 +294,7 @@ static _Noreturn void run_program(struct launch *launch, int mapped)
     if (read(mapped, &byte, 1) != 1)
         _exit(0); /* the launcher is gone */
     take_trees(launch);
+    open_copies(launch);
     become_namespace_root();
     die_with(0); /* after the id change, which clears it: prctl(2) */
     if (poll(&(struct pollfd){.fd = mapped}, 1, 0) > 0)
@@ -302,9 +346,14 @@ static void parse(struct launch *launch, int count, char **arguments)
                 usage("too many binds");
             launch->binds[launch->bind_count].source = arguments[++i];
             launch->binds[launch->bind_count++].target = arguments[++i];
+        } else if (strcmp(name, "--copy") == 0 && i + 2 < count) {
+            if (launch->copy_count == MAX_COPIES)
+                usage("too many copies");
+            launch->copies[launch->copy_count].source = arguments[++i];
+            launch->copies[launch->copy_count++].target = arguments[++i];
         } else {
             usage("usage: stockade-launch --parent PID --control FD --map BASE COUNT "
-                  "[--bind SOURCE TARGET]... -- PROGRAM [ARGUMENT]...");
+                  "[--bind SOURCE TARGET]... [--copy SOURCE TARGET]... -- PROGRAM [ARGUMENT]...");
         }
     }
     if (!launch->program || !launch->program[0])

@@ -342,3 +342,8 @@ int stockade_reap_children(void)
 
     return sigaction(SIGCHLD, &action, NULL) < 0 ? -errno : 0;
 }
+
+int stockade_forget_cgroup(void)
+{
+    return unshare(CLONE_NEWCGROUP) < 0 ? -errno : 0;
+}

@@ -47,4 +47,11 @@ int stockade_clone(const struct stockade_sandbox *sandbox, int *pidfd);
  */
 int stockade_reap_children(void);
 
+/*
+ * Make the caller's cgroup the root of all that it and its sandboxes see of cgroups
+ * (cgroup_namespaces(7)): where the executor's are on the host is then not told inside.
+ * 0, or a negative errno.
+ */
+int stockade_forget_cgroup(void);
+
 #endif
