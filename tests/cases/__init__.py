@@ -1,0 +1,1 @@
+"""What users of such systems really hit, one test per case."""

@@ -1,0 +1,5 @@
+"""The fixtures of the contract's suite."""
+
+from tests.contract.fixtures import bare, real
+
+__all__ = ["bare", "real"]

@@ -1,0 +1,69 @@
+"""The implementations of the port, as fixtures."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+
+from stockade.executor import open_local
+from stockade.port import ExecutionEnvironment, Tier
+from stockade.port.fake import Call, FakeEnvironment, Scripted
+
+Play = Callable[[Call], Awaitable[Scripted]]
+
+REAL = [
+    pytest.param(tier, marks=pytest.mark.tier(tier.value), id=tier.value)
+    for tier in (Tier.NAMESPACE,)
+]
+
+
+class Port:
+    """One implementation. Called with what a fake is to play, it gives the environment.
+
+    A real one runs the request's own program and has no use for the play.
+    """
+
+    def __init__(self, environment: ExecutionEnvironment | None) -> None:
+        self._environment = environment
+
+    @property
+    def fake(self) -> bool:
+        """Whether it runs nothing."""
+        return self._environment is None
+
+    def __call__(self, play: Play | Scripted | None = None) -> ExecutionEnvironment:
+        if self._environment is not None:
+            return self._environment
+
+        async def script(call: Call) -> Scripted:
+            if play is None:
+                return Scripted()
+            return play if isinstance(play, Scripted) else await play(call)
+
+        return FakeEnvironment(script)
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=[pytest.param(None, id="fake"), *REAL]
+)
+async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
+    """Every implementation."""
+    if request.param is None:
+        yield Port(None)
+        return
+    async with open_local(parked=2) as environment:
+        yield Port(environment)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
+async def real(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
+    """Every implementation that runs programs."""
+    async with open_local(parked=2) as environment:
+        yield environment
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
+async def bare(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
+    """The same with nothing parked: what lives below this process belongs to an execution."""
+    async with open_local(parked=0) as environment:
+        yield environment

@@ -1,0 +1,470 @@
+"""Sessions: the workspace stays, the processes do not."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from stockade.port import (
+    MIB,
+    ExecutionEnvironment,
+    FileRefused,
+    InvalidRequest,
+    Outcome,
+    SandboxLost,
+    SandboxRequest,
+    Session,
+    Stream,
+    WorkspaceEntry,
+)
+from stockade.port.fake import Call, Scripted
+
+from .fixtures import Port
+from .kit import (
+    Heard,
+    command,
+    enforced,
+    explain,
+    living,
+    marker,
+    sandbox_init,
+    shell,
+    small,
+    soon,
+    source,
+    stdout_of,
+    until_living,
+)
+
+pytestmark = [pytest.mark.plain_user, pytest.mark.asyncio(loop_scope="module")]
+
+
+async def read(session: Session, path: str) -> bytes:
+    return b"".join([piece async for piece in session.read_file(path)])
+
+
+def attempts(
+    session: Session, path: str, *, programs: bool = False
+) -> list[Callable[[], Awaitable[object]]]:
+    """Everything that can be asked of a session."""
+    files: list[Callable[[], Awaitable[object]]] = [
+        lambda: session.write_file(path, b""),
+        lambda: read(session, path),
+    ]
+    if not programs:
+        return files
+    return [
+        *files,
+        session.list_files,
+        lambda: session.run(command("true")),
+        lambda: session.start(command("true")),
+    ]
+
+
+async def test_the_workspace_stays(port: Port) -> None:
+    async def play(call: Call) -> Scripted:
+        return Scripted(stdout=call.workspace.get("f", b""), artefacts={"f": b"kept\n"})
+
+    async with await port(play).open_session() as session:
+        assert stdout_of(await session.run(shell("cat f; echo kept > f"))) == "" or not port.fake
+        assert stdout_of(await session.run(shell("cat f; echo kept > f"))) == "kept\n"
+
+
+async def test_the_processes_do_not(real: ExecutionEnvironment) -> None:
+    mark = marker()
+    async with await real.open_session() as session:
+        execution = await session.run(
+            shell(
+                f"setsid sleep {mark} & (trap '' TERM HUP INT; sleep {mark}) & nohup sleep {mark} & echo x"
+            )
+        )
+        assert stdout_of(execution) == "x\n"
+        assert living(mark) == []
+        seen = await session.run(
+            shell("cat /proc/[0-9]*/comm | grep -c sleep; [ $? = 1 ] && echo none")
+        )
+        assert stdout_of(seen) == "0\nnone\n"
+
+
+async def test_nothing_of_the_interpreter_stays(real: ExecutionEnvironment) -> None:
+    async with await real.open_session() as session:
+        first = await session.run(
+            source(
+                "import os, sys, json; json.planted = x = 1; os.environ['A'] = '1'; os.chdir('/tmp')"
+            )
+        )
+        assert first.ok
+        second = await session.run(
+            source(
+                "import os, json; print(hasattr(json, 'planted'), 'A' in os.environ, os.getcwd(), 'x' in globals())"
+            )
+        )
+        assert stdout_of(second) == "False False /workspace False\n"
+
+
+async def test_each_execution_has_its_own_streams_and_record(port: Port) -> None:
+    async def play(call: Call) -> Scripted:
+        number = len(call.workspace)
+        return Scripted(stdout=b"%d" % number, exit_code=number, artefacts={f"{number}": b""})
+
+    async with await port(play).open_session() as session:
+        for number in range(5):
+            heard = Heard()
+            execution = await session.run(shell(f"printf {number}; exit {number}"), on_output=heard)
+            assert execution.exit_code == number
+            assert execution.stdout.content == heard.of(Stream.STDOUT) == b"%d" % number
+
+
+async def test_files_in_and_out(port: Port) -> None:
+    async with await port().open_session() as session:
+        for size in (0, 1, 65_536, 65_537, 3_000_000):
+            data = os.urandom(size)
+            await session.write_file("deep/er/f.bin", data)
+            assert await read(session, "deep/er/f.bin") == data
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for number in range(50):
+                yield b"%d\n" % number
+                await asyncio.sleep(0)
+
+        await session.write_file("pieces", pieces())
+        assert await read(session, "pieces") == b"".join(b"%d\n" % n for n in range(50))
+
+
+async def test_a_shorter_file_replaces_a_longer_one_whole(port: Port) -> None:
+    async with await port().open_session() as session:
+        await session.write_file("f", b"x" * 100_000)
+        await session.write_file("f", b"y")
+        assert await read(session, "f") == b"y"
+
+
+async def test_files_are_seen_by_programs_and_programs_files_by_us(
+    real: ExecutionEnvironment,
+) -> None:
+    async with await real.open_session() as session:
+        await session.write_file("in/a b", b"content")
+        assert (
+            stdout_of(await session.run(shell("cat 'in/a b'; echo more > out; chmod 600 out")))
+            == "content"
+        )
+        assert await read(session, "out") == b"more\n"
+
+
+async def test_files_while_a_program_runs(real: ExecutionEnvironment) -> None:
+    async with await real.open_session() as session:
+        heard = Heard()
+        running = await session.start(
+            shell("echo up; while [ ! -e go ]; do sleep 0.01; done; cat go; printf z > made"),
+            on_output=heard,
+        )
+        await heard.until(b"up\n")
+        await session.write_file("go", b"went")
+        execution = await running.wait()
+        assert stdout_of(execution) == "up\nwent"
+        assert await read(session, "made") == b"z"
+
+
+async def test_listing(port: Port) -> None:
+    async with await port().open_session() as session:
+        assert await session.list_files() == []
+        await session.write_file("b", b"22")
+        await session.write_file("a/x", b"1")
+        await session.write_file("a/y/z", b"")
+        assert [(e.name, e.kind) for e in await session.list_files()] == [
+            ("a", "folder"),
+            ("b", "file"),
+        ]
+        assert (await session.list_files())[1] == WorkspaceEntry("b", "file", 2)
+        inside = await session.list_files("a")
+        assert [(e.name, e.kind) for e in inside] == [("x", "file"), ("y", "folder")]
+        assert inside[0].size == 1
+
+
+async def test_listing_a_large_folder(real: ExecutionEnvironment) -> None:
+    """Complete, or refused; never a short list."""
+    async with await real.open_session() as session:
+        assert (await session.run(source("[open(f'{n:05}', 'w').close() for n in range(5000)]"))).ok
+        names = [entry.name for entry in await session.list_files()]
+        assert names == [f"{n:05}" for n in range(5000)]
+
+
+async def test_listing_follows_nothing(real: ExecutionEnvironment) -> None:
+    async with await real.open_session() as session:
+        await session.run(shell("ln -s / root; ln -s nowhere broken; mkfifo fifo; mkdir d"))
+        assert {(e.name, e.kind) for e in await session.list_files()} == {
+            ("root", "link"),
+            ("broken", "link"),
+            ("fifo", "other"),
+            ("d", "folder"),
+        }
+        for path in ("root", "root/etc"):
+            with pytest.raises(FileRefused, match="link"):
+                await session.list_files(path)
+
+
+@pytest.mark.parametrize("path", ["nope", "nope/deeper", "f", "f/below"])
+async def test_listing_what_is_no_folder(port: Port, path: str) -> None:
+    async with await port().open_session() as session:
+        await session.write_file("f", b"")
+        with pytest.raises(FileRefused) as refused:
+            await session.list_files(path)
+        assert refused.value.path == path
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/etc/passwd", "../x", "a/../b", "a//b", ".", "a\0b", "x" * 256]
+)
+async def test_paths_that_are_none(port: Port, path: str) -> None:
+    async with await port().open_session() as session:
+        for attempt in attempts(session, path):
+            with pytest.raises((FileRefused, InvalidRequest)):
+                await attempt()
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc", "a/../b"])
+async def test_the_error_for_a_bad_path_is_the_documented_one(port: Port, path: str) -> None:
+    """``FileRefused``, as the port says of all three."""
+    async with await port().open_session() as session:
+        for attempt in attempts(session, path):
+            with pytest.raises(FileRefused):
+                await attempt()
+        with pytest.raises(FileRefused):
+            await session.list_files(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["日本語 ë.txt", "a%2Fb", "..x", ".hidden", "a?b", "-rf", "a\nb", "b\udcff"]
+)
+async def test_names_make_an_exact_round_trip(port: Port, name: str) -> None:
+    async with await port().open_session() as session:
+        await session.write_file(name, b"x")
+        assert [entry.name for entry in await session.list_files()] == [name]
+        assert await read(session, name) == b"x"
+
+
+async def test_a_missing_file_is_refused(port: Port) -> None:
+    async with await port().open_session() as session:
+        with pytest.raises(FileRefused, match=r"(?i)no such file") as refused:
+            await read(session, "nope")
+        assert refused.value.path == "nope"
+        await session.write_file("folder/f", b"")
+        with pytest.raises(FileRefused, match="is a folder"):
+            await read(session, "folder")
+        with pytest.raises(FileRefused):
+            await session.write_file("folder", b"")
+        with pytest.raises(FileRefused):
+            await session.write_file("folder/f/below", b"")
+
+
+async def test_writing_through_what_a_program_planted(real: ExecutionEnvironment) -> None:
+    async with await real.open_session() as session:
+        await session.run(
+            shell("ln -s /tmp/t link; ln -s /tmp dir; mkfifo fifo; echo 1 > a; ln a b")
+        )
+        for path in ("link", "dir/x", "fifo", "a"):
+            with pytest.raises(FileRefused):
+                await soon(session.write_file(path, b"planted"))
+        assert stdout_of(await session.run(shell("ls /tmp; cat b"))) == "1\n"
+
+
+async def test_a_file_beyond_the_disk_is_refused(port: Port) -> None:
+    async with await port().open_session(small(disk_bytes=MIB)) as session:
+        with pytest.raises(FileRefused) as refused:
+            await session.write_file("big", b"x" * (2 * MIB))
+        assert refused.value.path == "big"
+        await session.write_file("small", b"x")
+        assert await read(session, "small") == b"x"
+
+
+async def test_abandoning_a_read_half_way(real: ExecutionEnvironment) -> None:
+    async with await real.open_session() as session:
+        await session.write_file("big", b"x" * 5_000_000)
+        for _ in range(5):
+            reading = session.read_file("big")
+            assert await anext(reading)
+            await reading.aclose()  # type: ignore[attr-defined]
+        assert len(await read(session, "big")) == 5_000_000
+
+
+async def test_many_reads_and_writes_at_once(real: ExecutionEnvironment) -> None:
+    async with await real.open_session() as session:
+        data = {f"f{n}": os.urandom(200_000 + n) for n in range(20)}
+        await asyncio.gather(*(session.write_file(name, content) for name, content in data.items()))
+        back = await asyncio.gather(*(read(session, name) for name in data))
+        assert back == list(data.values())
+
+
+async def test_one_program_at_a_time(port: Port) -> None:
+    async with await port(Scripted(delay=60)).open_session() as session:
+        running = await session.start(command("sleep", "60"))
+        with pytest.raises(InvalidRequest) as refused:
+            await session.start(command("true"))
+        assert refused.value.field == "session"
+        await running.cancel()
+        assert (await soon(running.wait())).outcome is Outcome.CANCELLED
+
+
+async def test_it_survives_a_cancelled_program(port: Port) -> None:
+    plays = iter([Scripted(delay=60), Scripted(stdout=b"again\n")])
+
+    async def play(call: Call) -> Scripted:
+        return next(plays)
+
+    async with await port(play).open_session() as session:
+        running = await session.start(command("sleep", "60"))
+        await asyncio.sleep(0.1)
+        await running.cancel()
+        assert (await soon(running.wait())).outcome is Outcome.CANCELLED
+        assert stdout_of(await session.run(command("echo", "again"))) == "again\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "limits", "outcome"),
+    [
+        ("echo kept > f; exec sleep 60", {"wall_seconds": 0.4}, Outcome.WALL_CLOCK),
+        (
+            "echo kept > f; trap '' TERM; while :; do :; done",
+            {"wall_seconds": 0.4},
+            Outcome.WALL_CLOCK,
+        ),
+        ("echo kept > f; exec yes", {"output_bytes": 10_000}, Outcome.OUTPUT),
+        ("echo kept > f; kill -9 $$", {}, Outcome.SIGNAL),
+        ("echo kept > f; exit 3", {}, Outcome.NONZERO_EXIT),
+        ("echo kept > f; kill -9 0", {}, Outcome.SIGNAL),
+    ],
+)
+async def test_it_survives(
+    real: ExecutionEnvironment, line: str, limits: dict[str, float], outcome: Outcome
+) -> None:
+    async with await real.open_session(small(**limits)) as session:
+        execution = await session.run(shell(line))
+        assert execution.outcome is outcome, explain(execution)
+        assert stdout_of(await session.run(command("cat", "f"))) == "kept\n"
+
+
+async def test_it_survives_the_memory_limit(real: ExecutionEnvironment) -> None:
+    async with await real.open_session(small(memory_bytes=64 * MIB, disk_bytes=MIB)) as session:
+        await session.write_file("f", b"kept")
+        execution = await session.run(source("x = bytearray(b'x') * 300_000_000"))
+        if enforced(execution, "memory_bytes"):
+            assert execution.outcome is Outcome.MEMORY, explain(execution)
+        assert not execution.ok
+        again = await session.run(command("cat", "f"))
+        assert stdout_of(again) == "kept"
+
+
+async def test_a_slow_sink_at_the_wall_clock_costs_no_session(real: ExecutionEnvironment) -> None:
+    """The agent ended the program in time; that we were slow is not its fault."""
+
+    async def sink(stream: Stream, data: bytes) -> None:
+        await asyncio.sleep(0.9)
+
+    async with await real.open_session(small(wall_seconds=0.4)) as session:
+        execution = await session.run(shell("echo x; exec sleep 60"), on_output=sink)
+        assert execution.outcome is Outcome.WALL_CLOCK, explain(execution)
+        assert stdout_of(await session.run(command("echo", "again"))) == "again\n"
+
+
+async def test_counters_start_anew_with_each_program(real: ExecutionEnvironment) -> None:
+    async with await real.open_session(small(cpu_seconds=1, wall_seconds=20)) as session:
+        burn = source("import time\nwhile time.process_time() < 0.6: pass")
+        for _ in range(3):
+            execution = await session.run(burn)
+            assert execution.ok, explain(execution)
+            assert execution.usage.cpu_seconds is not None
+            assert 0.5 < execution.usage.cpu_seconds < 1
+        refused = await session.run(command("no-such-program"))
+        assert refused.outcome is Outcome.INVALID
+        assert (await session.run(command("true"))).ok
+
+
+async def test_the_limits_are_per_execution(real: ExecutionEnvironment) -> None:
+    async with await real.open_session(small(output_bytes=1000)) as session:
+        for _ in range(3):
+            assert (await session.run(source("print('x' * 999)"))).ok
+        assert (await session.run(source("print('x' * 1000)"))).outcome is Outcome.OUTPUT
+
+
+async def test_many_programs_in_one_session(real: ExecutionEnvironment) -> None:
+    async with await real.open_session() as session:
+        for number in range(100):
+            execution = await session.run(source(f"print({number})"))
+            assert stdout_of(execution) == f"{number}\n"
+
+
+async def test_a_closed_session_refuses_everything(port: Port) -> None:
+    session = await port().open_session()
+    await session.write_file("f", b"")
+    await session.close()
+    await session.close()
+    for attempt in attempts(session, "f", programs=True):
+        with pytest.raises(SandboxLost):
+            await attempt()
+
+
+async def test_closing_ends_what_runs(port: Port) -> None:
+    session = await port(Scripted(delay=60)).open_session()
+    running = await session.start(command("sleep", "60"))
+    waiting = asyncio.ensure_future(running.wait())
+    await asyncio.sleep(0.05)
+    await soon(session.close())
+    assert (await soon(waiting)).outcome is Outcome.CANCELLED
+
+
+async def test_closing_leaves_nothing_alive(real: ExecutionEnvironment) -> None:
+    mark = marker()
+    session = await real.open_session()
+    running = await session.start(shell(f"setsid sleep {mark} & exec sleep {mark}"))
+    await until_living(mark, 2)
+    await soon(session.close())
+    assert living(mark) == []
+    assert (await running.wait()).outcome is Outcome.CANCELLED
+
+
+async def test_a_session_whose_sandbox_died_says_so(real: ExecutionEnvironment) -> None:
+    mark = marker()
+    async with await real.open_session() as session:
+        running = await session.start(command("sleep", mark))
+        os.kill(sandbox_init((await until_living(mark))[0]), signal.SIGKILL)
+        execution = await soon(running.wait())
+        assert execution.outcome is Outcome.LOST, explain(execution)
+        for attempt in attempts(session, "f", programs=True):
+            with pytest.raises(SandboxLost):
+                await soon(attempt())
+
+
+async def test_an_agent_that_stands_still_is_noticed(real: ExecutionEnvironment) -> None:
+    """Every wait has a bound: files of a stopped sandbox end with an error."""
+    mark = marker()
+    async with await real.open_session(small(wall_seconds=1)) as session:
+        running = await session.start(command("sleep", mark))
+        os.kill(sandbox_init((await until_living(mark))[0]), signal.SIGSTOP)
+        execution = await soon(running.wait())
+        assert execution.outcome in (Outcome.WALL_CLOCK, Outcome.LOST), explain(execution)
+        assert living(mark) == []
+        with pytest.raises(SandboxLost):
+            await soon(session.list_files())
+
+
+async def test_an_idle_agent_that_stands_still_is_noticed(real: ExecutionEnvironment) -> None:
+    mark = marker()
+    async with await real.open_session(small(wall_seconds=1)) as session:
+        running = await session.start(command("sleep", mark))
+        init = sandbox_init((await until_living(mark))[0])
+        await running.cancel()
+        assert (await soon(running.wait())).outcome is Outcome.CANCELLED
+        os.kill(init, signal.SIGSTOP)
+        with pytest.raises(SandboxLost):
+            await soon(session.list_files(), 15)
+
+
+async def test_two_sessions_beside_each_other(real: ExecutionEnvironment) -> None:
+    one = await real.open_session(SandboxRequest(tenant="one"))
+    async with await real.open_session(SandboxRequest(tenant="two")) as two:
+        await one.write_file("f", b"1")
+        await two.write_file("f", b"2")
+        assert stdout_of(await one.run(command("cat", "f"))) == "1"
+        await one.close()
+        assert stdout_of(await two.run(command("cat", "f"))) == "2"
