@@ -19,6 +19,7 @@ from stockade.cli.report import discard, say
 COMMANDS = {
     "run": ("stockade.cli.run", "Run a program that nobody reviewed in a sandbox of its own."),
     "doctor": ("stockade.cli.doctor", "Say what this machine can start, and how limits are kept."),
+    "attack": ("stockade.cli.attack.command", "Try what the boundary must stop, on this machine."),
     "completion": ("stockade.cli.completion", "Print the completion script for a shell."),
 }
 

@@ -15,7 +15,6 @@ from stockade.port import (
     ExecutionRequest,
     OutputSink,
     RunningExecution,
-    SandboxLost,
     SandboxRequest,
     StandardInput,
     Tier,
@@ -34,10 +33,12 @@ class LocalEnvironment:
         self._executions: set[ProgramExecution] = set()
         self._sessions: set[SandboxSession] = set()
         self._endings: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._taking = 0
+        self._nobody_takes = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "open" if self._closing is None else "closed"
         return (
             f"<LocalEnvironment {state} [{len(self._executions)} executions, "
             f"{len(self._sessions)} sessions] {self._pool!r}>"
@@ -100,22 +101,45 @@ class LocalEnvironment:
 
     async def close(self) -> None:
         """End everything; returns when nothing of it lives."""
-        self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         for session in list(self._sessions):
             await session.close()
         for execution in list(self._executions):
             await execution.cancel()
+        for execution in list(self._executions):
             await execution.wait()
         await self._pool.close()
+        # Calls that were waiting for a sandbox now find out.
+        while self._taking:
+            self._nobody_takes.clear()
+            await self._nobody_takes.wait()
         await asyncio.gather(*self._endings)
+        await self._pool.close()
         await self._tier.close()
 
     async def _take(self, wanted: SandboxRequest) -> Sandbox:
-        if self._closed:
-            raise SandboxLost("the environment is closed")
+        self._require_open()
         if wanted.tier not in (None, Tier.NAMESPACE):
             raise Unavailable(f"this executor has no tier {wanted.tier}; it has: namespace")
-        return await self._pool.take(_profile(wanted))
+        self._taking += 1
+        try:
+            sandbox = await self._pool.take(_profile(wanted))
+            if self._closing is not None:
+                await sandbox.destroy()
+                self._require_open()
+        finally:
+            self._taking -= 1
+            if not self._taking:
+                self._nobody_takes.set()
+        return sandbox
+
+    def _require_open(self) -> None:
+        if self._closing is not None:
+            raise Unavailable("the environment is closed")
 
     def _on_end(self, execution: ProgramExecution, sandbox: Sandbox) -> None:
         self._executions.discard(execution)

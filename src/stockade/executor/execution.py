@@ -355,8 +355,9 @@ class ProgramExecution:
 
     def _read_end(self, ended: Mapping[str, object]) -> None:
         evidence = self._evidence
-        evidence.exit_code = _whole(ended.get("code"))
-        evidence.signal = _whole(ended.get("signal"))
+        if not evidence.refused:  # else it is the end of our own process before the program
+            evidence.exit_code = _whole(ended.get("code"))
+            evidence.signal = _whole(ended.get("signal"))
         evidence.cpu_seconds = _number(ended.get("cpu_seconds"))
         evidence.peak_memory_bytes = _whole(ended.get("peak_memory_bytes"))
         evidence.peak_processes = _whole(ended.get("peak_processes"))

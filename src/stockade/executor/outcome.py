@@ -10,8 +10,6 @@ from enum import StrEnum
 
 from stockade.port import GIB, KIB, MIB, LimitHit, Limits, Outcome
 
-SIGXCPU = 24
-SIGXFSZ = 25
 _SIGNAL_NAMES = {
     1: "SIGHUP",
     2: "SIGINT",
@@ -25,8 +23,8 @@ _SIGNAL_NAMES = {
     13: "SIGPIPE",
     14: "SIGALRM",
     15: "SIGTERM",
-    SIGXCPU: "SIGXCPU",
-    SIGXFSZ: "SIGXFSZ",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
     31: "SIGSYS",
 }
 
@@ -137,7 +135,7 @@ def _judge_stop(stopped: Stopped, evidence: Evidence, limits: Limits) -> Judgeme
 
 def _judge_end(evidence: Evidence, limits: Limits) -> Judgement:
     """The program ended by itself. A limit explains a failure, never a success."""
-    if evidence.signal == SIGXCPU or (
+    if (
         evidence.failed
         and evidence.cpu_seconds is not None
         and evidence.cpu_seconds >= limits.cpu_seconds
@@ -165,8 +163,6 @@ def _limit_behind_failure(evidence: Evidence, limits: Limits) -> Judgement | Non
         return _limit(
             Outcome.DISK, "disk_bytes", limits, evidence.disk_used, "in /workspace and /tmp"
         )
-    if evidence.signal == SIGXFSZ:
-        return _limit(Outcome.DISK, "disk_bytes", limits, None, "in one file")
     if evidence.inodes_size and evidence.inodes_used >= evidence.inodes_size:
         return _limit(
             Outcome.INODES,

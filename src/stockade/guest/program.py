@@ -50,6 +50,10 @@ def wait() -> NoReturn:
     except Refused as refusal:
         what, reason = refusal.args
         _tell({"refused": {"what": what, "reason": reason}})
+    except KeyboardInterrupt:
+        # A signal that came before there was a program to take it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     except BaseException as error:  # noqa: BLE001 - told to the executor
         try:
             _tell({"refused": {"what": "the program's process", "reason": repr(error)[:1000]}})

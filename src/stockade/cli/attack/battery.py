@@ -41,7 +41,7 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "spin", (68,), "computes without end, in two processes",
         frozenset({Outcome.CPU_TIME}), alone, "spin",
-        limits=replace(SMALL, cpu_seconds=1), limit="cpu_seconds", most=1.5,
+        limits=replace(SMALL, wall_seconds=3, cpu_seconds=1), limit="cpu_seconds", most=1.5,
     ),
     Attack(
         "sleep", (70,), "sleeps past its deadline", _CLOCK, alone, "sleep",
@@ -155,7 +155,7 @@ _PROGRAMS: tuple[Attack, ...] = (
     ),
     Attack(
         "trace", (12,), "traces the agent and a sibling, and takes their memory and descriptors",
-        _OK, alone, "trace", attempts=20,
+        _OK, alone, "trace_agent", attempts=20,
     ),
     # What the host holds.
     Attack(

@@ -13,7 +13,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,6 +45,7 @@ _MOST_OUTPUT = 64 * MIB
 _KEPT = MIB
 _LONGEST_SECONDS = 8.0
 _AFTER_SIGNAL_SECONDS = 0.3
+_BURIAL_SECONDS = 10.0
 _MARK = "STOCKADE_ATTACK_CONTROL"
 # Above what any attack is allowed, so that it can show that it goes beyond; and yet bounds.
 _RLIMITS = (
@@ -93,6 +94,7 @@ class PlainEnvironment:
     def __init__(self) -> None:
         self._mark = secrets.token_hex(16)
         self._folders: list[Path] = []
+        self._sessions: set[int] = set()
         self.survivors: list[str] = []
         self._stand_in: asyncio.subprocess.Process | None = None
 
@@ -119,7 +121,7 @@ class PlainEnvironment:
         execution = PlainExecution(
             request, folder, min(wall + 3, _LONGEST_SECONDS), on_output, self._survive
         )
-        await execution.launch(self._prefix(), self._variables())
+        self._sessions.add(await execution.launch(self._prefix(), self._variables()))
         return execution
 
     async def run(
@@ -140,9 +142,7 @@ class PlainEnvironment:
 
     async def close(self) -> None:
         """Kill what was started here, by the mark in its environment; remove the folders."""
-        killed: set[int] = set()
         while marked := _marked(self._mark):
-            killed |= marked
             for pid in marked:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -150,9 +150,9 @@ class PlainEnvironment:
         if self._stand_in is not None:
             await self._stand_in.wait()
         # The dead count until they are buried, against the next control.
-        end = asyncio.get_running_loop().time() + 5
-        while asyncio.get_running_loop().time() < end and any(map(_exists, killed)):
-            await asyncio.sleep(0.02)
+        end = asyncio.get_running_loop().time() + _BURIAL_SECONDS
+        while asyncio.get_running_loop().time() < end and _has_members(self._sessions):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.05)
         for folder in self._folders:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -221,8 +221,8 @@ class PlainExecution:
         self._reading: list[asyncio.Task[Captured]] = []
         self._asked = False
 
-    async def launch(self, prefix: list[str], variables: dict[str, str]) -> None:
-        """Start it."""
+    async def launch(self, prefix: list[str], variables: dict[str, str]) -> int:
+        """Start it, as the leader of a session; returns the session's number."""
         program = self._request.program
         argv = (
             list(program.argv)
@@ -263,6 +263,7 @@ class PlainExecution:
             asyncio.create_task(self._read(stream, number))
             for number, stream in enumerate((self._process.stdout, self._process.stderr, reader))
         ]
+        return self._process.pid
 
     async def signal(self, number: int) -> None:
         """Send a signal to the process."""
@@ -286,7 +287,7 @@ class PlainExecution:
         try:
             async with asyncio.timeout(timeout):
                 # Not wait(): that waits for the pipes, too, which a daemon holds open.
-                while (code := self._process.returncode) is None:
+                while (code := self._process.returncode) is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             if code:
                 outcome, detail = Outcome.NONZERO_EXIT, f"exit code {code}"
@@ -406,8 +407,20 @@ def read_naively(path: Path) -> bytes:
         return file.read(64 * MIB)
 
 
-def _exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def _has_members(sessions: set[int]) -> bool:
+    """Whether a process of one of the sessions is left, even a dead one."""
+    return any(
+        int(field) in sessions
+        for path in Path("/proc").iterdir()
+        if path.name.isdigit() and (field := _session(path))
+    )
+
+
+def _session(process: Path) -> str:
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[3]
+    except OSError:
+        return ""
 
 
 def _marked(mark: str) -> set[int]:

@@ -70,7 +70,7 @@ async def unread(scene: Scene, attack: Attack) -> Observed:
     """Nobody takes the output, until well after the deadline."""
     over = asyncio.get_running_loop().time() + attack.limits.wall_seconds + 1
 
-    async def sink(stream: Stream, data: bytes) -> None:
+    async def sink(_stream: Stream, _data: bytes) -> None:
         await asyncio.sleep(max(0.0, over - asyncio.get_running_loop().time()))
 
     execution = await scene.environment.run(
@@ -100,9 +100,7 @@ async def pair(scene: Scene, attack: Attack) -> Observed:
     """One sandbox sets a scene and stays; the attacker looks for it from another one."""
     ready = _Ready()
     sandbox = SandboxRequest(limits=attack.limits)
-    first = await scene.environment.start(
-        request(scene, attack, "first"), sandbox, on_output=ready
-    )
+    first = await scene.environment.start(request(scene, attack, "first"), sandbox, on_output=ready)
     try:
         await ready.wait()
         second = await scene.environment.run(request(scene, attack, "second"), sandbox)
@@ -116,9 +114,7 @@ async def hurried(scene: Scene, attack: Attack) -> Observed:
     """The host starts other sandboxes while the program attacks what they start with."""
     ready = _Ready()
     sandbox = SandboxRequest(limits=attack.limits)
-    running = await scene.environment.start(
-        request(scene, attack), sandbox, on_output=ready
-    )
+    running = await scene.environment.start(request(scene, attack), sandbox, on_output=ready)
     await ready.wait()
     breaches = []
     for number in range(20):

@@ -105,10 +105,8 @@ async def watch_host() -> AsyncIterator[HostWatch]:
     """Set the traps; open the environment within, so that it inherits the canary."""
     token = secrets.token_hex(8)
     canaries = (f"canary-{secrets.token_hex(16)}", f"canary-{secrets.token_hex(16)}")
-    folder = Path(tempfile.mkdtemp(prefix="stockade-attack-"))
-    folder.chmod(0o755)
-    secret = folder / "secret"
-    secret.write_text(canaries[0])
+    secret = _make_secret(canaries[0])
+    folder = secret.parent
     os.environ["STOCKADE_ATTACK_CANARY"] = canaries[1]
     watch = HostWatch(folder, secret, canaries, {})
 
@@ -146,6 +144,15 @@ async def watch_host() -> AsyncIterator[HostWatch]:
         finally:
             del os.environ["STOCKADE_ATTACK_CANARY"]
             shutil.rmtree(folder)
+
+
+def _make_secret(text: str) -> Path:
+    """A file that every user of the host can read."""
+    folder = Path(tempfile.mkdtemp(prefix="stockade-attack-"))
+    folder.chmod(0o755)
+    secret = folder / "secret"
+    secret.write_text(text)
+    return secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,9 @@ def _mismatches(attack: Attack, observed: Observed) -> list[str]:
     missing = attack.come_out.keys() - {artefact.name for artefact in last.artefacts}
     found += [f"{name!r} did not come out" for name in sorted(missing)]
     if observed.seconds > attack.limits.wall_seconds + _GRACE_SECONDS:
-        found.append(f"took {observed.seconds:.1f} s; its clock ends at {attack.limits.wall_seconds:g}")
+        found.append(
+            f"took {observed.seconds:.1f} s; its clock ends at {attack.limits.wall_seconds:g}"
+        )
     return found
 
 

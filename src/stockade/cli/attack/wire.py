@@ -84,7 +84,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
 def hostile(name: str) -> Drive:
     """The drive that feeds the hostile bytes of that name to a link with six channels open."""
 
-    async def drive(scene: Scene, attack: Attack) -> Observed:
+    async def drive(scene: Scene, _attack: Attack) -> Observed:
         stream = HONEST if scene.control else HOSTILE[name][1]()
         guest_in, to_guest = os.pipe()
         from_guest, guest_out = os.pipe()

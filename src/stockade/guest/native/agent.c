@@ -129,9 +129,12 @@ static void await_parked(void)
 static void end_feed(struct feed *feed)
 {
     if (feed->descriptor >= 0) {
-        /* A terminal has no end of file; its program is told by the end-of-file character. */
+        /*
+         * A terminal has no end of file; its program is told by the end-of-file character.
+         * Twice: within a line the first only hands over what there is of it (termios(3)).
+         */
         if (feed->descriptor == program.master) {
-            if (write(program.master, "\4", 1) < 0)
+            if (write(program.master, "\4\4", 2) < 0)
                 errno = 0;
         } else {
             close(feed->descriptor);

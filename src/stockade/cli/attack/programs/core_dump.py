@@ -17,11 +17,16 @@ def attack() -> None:
     for pid in children(1, lambda _: refuses("prlimit64", 0, resource.RLIMIT_CORE, zero, None)):
         os.waitpid(pid, 0)
     for number in (6, 11, 4, 8):
-        (pid,) = children(1, lambda _: (os.kill(os.getpid(), number), time.sleep(5)) and None)
+        (pid,) = children(1, lambda _: _crash(number))
         _, status = os.waitpid(pid, 0)
         expect("signal %d dumps nothing" % number, not os.WCOREDUMP(status), status)
     found = glob.glob("core*") + glob.glob("/tmp/core*")
     expect("no core file", not found, found)
+
+
+def _crash(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(5)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def refused(what: str, call: Callable[[], object], also: Iterable[int] = ()) -> 
         answer = call()
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, str(error))
-        expect(what, error.errno in _WALL or error.errno in also, name)
+        expect(what, error.errno in (*_WALL, *also), name)
     else:
         expect(what, False, "succeeded: %r" % (answer,))
 

@@ -1,6 +1,7 @@
 """Reaches for the metadata service of a cloud, by many spellings, and asks a name server."""
 
 import socket
+from typing import Any, Tuple
 
 from stockade.cli.attack.programs.kit import CONTROL, expect, refused, run
 
@@ -27,7 +28,7 @@ def attack() -> None:
                 expect("look up " + name, True, error.strerror)
 
 
-def _address(host: str) -> "tuple[int, object]":
+def _address(host: str) -> "tuple[int, Tuple[Any, ...]]":
     family, _, _, _, address = socket.getaddrinfo(host, 80)[0]
     return family, address
 

@@ -3,11 +3,10 @@
 import fcntl
 import os
 import struct
-import termios
 
 from stockade.cli.attack.programs.kit import expect, refused, run
 
-TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+TIOCSTI, TIOCLINUX, TIOCSETD, TIOCGSID = 0x5412, 0x541C, 0x5423, 0x5429
 
 
 def attack() -> None:
@@ -25,7 +24,7 @@ def attack() -> None:
 
 
 def _session(descriptor: int) -> int:
-    answer = fcntl.ioctl(descriptor, termios.TIOCGSID, bytes(4))
+    answer = fcntl.ioctl(descriptor, TIOCGSID, bytes(4))
     return int(struct.unpack("i", answer)[0])
 
 

@@ -33,7 +33,7 @@ def _read(path: str) -> object:
         return os.readlink(path)
     if os.path.basename(path) == "fd":
         return [os.readlink(path + "/" + name) for name in os.listdir(path)]
-    return os.close(os.open(path, os.O_RDONLY))
+    return os.read(os.open(path, os.O_RDONLY), 1)
 
 
 if __name__ == "__main__":
