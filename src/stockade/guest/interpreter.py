@@ -9,6 +9,7 @@ which would copy every shared page.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import io
 import json
@@ -20,27 +21,81 @@ import types
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, NoReturn
 
 EXECUTABLE = "/usr/bin/python3"
 _REHEARSAL = "print(json.dumps({'a': [1, 2.5, None]}), f'{1 + 1}', file=out)"
 
 
-def run(
-    name: str | None, arguments: list[str], source: bytes, on_failure: Callable[[], None]
-) -> int:
-    """Run ``source``; returns the exit code. ``name``: a script's path, or ``None``."""
-    _reseed()
-    main = _make_main(name, arguments)
-    gc.enable()
-    code = _execute(name, source, main)
-    if code:
-        on_failure()
-    return _finish(main, code)
+class Run:
+    """One program, from its source to its end.
+
+    The caller executes ``compile()`` in ``names`` itself, from the bottom of the stack: so
+    the program sees no frame of ours but the caller's one.
+    """
+
+    def __init__(
+        self, name: str | None, arguments: list[str], source: bytes, on_failure: Callable[[], None]
+    ) -> None:
+        """``name``: a script's path, or ``None`` for source that was given as such."""
+        self._pid = os.getpid()
+        self._name = name
+        self._source = source
+        self._on_failure = on_failure
+        self._code = 0
+        _reseed()
+        self._main = _make_main(name, arguments, source)
+        self.names: dict[str, Any] = self._main.__dict__
+        _forget_ours(sys.path[0])
+        gc.enable()
+
+    def compile(self) -> types.CodeType:
+        """The program's code. Raises SyntaxError, which is the program's as well."""
+        filename = "<string>" if self._name is None else self._main.__file__
+        code: types.CodeType = compile(self._source, filename, "exec", dont_inherit=True)
+        return code
+
+    def failed(self) -> None:
+        """Take the exception that is being handled as the program's end."""
+        kind, error, trace = sys.exc_info()
+        assert kind is not None
+        assert error is not None
+        if isinstance(error, SystemExit):
+            self._code = _exit_code(error.code)
+            return
+        self._code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        if trace is not None and isinstance(error, SyntaxError) and _is_ours(trace.tb_next):
+            trace = trace.tb_next
+        _show_error(kind, error, trace.tb_next if trace is not None else None)
+
+    def finish(self) -> NoReturn:
+        """What Py_FinalizeEx does that a program can see, in its order; then the end."""
+        # A process that the program forked comes here, too.
+        if self._code and os.getpid() == self._pid:
+            self._on_failure()
+        threading = sys.modules.get("threading")
+        if threading is not None:
+            try:
+                threading._shutdown()
+            except BaseException:  # noqa: BLE001 - as the interpreter does
+                sys.__excepthook__(*sys.exc_info())
+        atexit._run_exitfuncs()
+        code = _flush_standard_streams(self._code)
+        # Before anything is taken apart: in a cycle the file could go before its buffer.
+        _flush_files()
+        _clear(self._main)
+        gc.collect()
+        _flush_files()
+        code = _flush_standard_streams(code)
+        ctypes.pythonapi.fflush(None)
+        if code < 0:
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
 
 
 def rehearse() -> None:
-    """Do once, with nothing of anybody's, what ``run`` will do.
+    """Do once, with nothing of anybody's, what a run will do.
 
     It touches, and so copies, the pages that a run would otherwise have to: the cost of a
     fork is paid while parking.
@@ -54,16 +109,7 @@ def rehearse() -> None:
         out.flush()
     _clear(main)
     gc.collect()
-
-
-def _reseed() -> None:
-    """State that a fork duplicates: ``random`` by its own fork hook, the rest here."""
-    ssl = sys.modules.get("ssl")
-    if ssl is not None:
-        ssl.RAND_add(os.urandom(32), 32.0)
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
+    ctypes.pythonapi.fflush(None)
 
 
 def open_standard_streams() -> None:
@@ -81,51 +127,69 @@ def _open_stream(name: str, descriptor: int, mode: str, buffering: int) -> None:
     setattr(sys, f"__{name}__", stream)
 
 
-def _make_main(name: str | None, arguments: list[str]) -> Any:
+def _reseed() -> None:
+    """State that a fork duplicates: ``random`` by its own fork hook, the rest here."""
+    ssl = sys.modules.get("ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(32), 32.0)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _make_main(name: str | None, arguments: list[str], source: bytes) -> Any:
     main: Any = types.ModuleType("__main__")
     main.__builtins__ = sys.modules["builtins"]
     main.__annotations__ = {}
-    del main.__doc__
-    main.__doc__ = None
+    external = sys.modules["_frozen_importlib_external"]
     if name is None:
+        main.__loader__ = sys.modules["_frozen_importlib"].BuiltinImporter
         sys.argv = ["-c", *arguments]
         sys.path.insert(0, "")
+        sys.orig_argv = [EXECUTABLE, "-c", os.fsdecode(source), *arguments]
     else:
         main.__file__ = os.path.abspath(name)
+        main.__cached__ = None
+        main.__loader__ = external.SourceFileLoader("__main__", main.__file__)
         sys.argv = [name, *arguments]
         sys.path.insert(0, os.path.dirname(main.__file__))
-    sys.orig_argv = [EXECUTABLE, *sys.argv]
+        sys.orig_argv = [EXECUTABLE, *sys.argv]
     sys.modules["__main__"] = main
     return main
 
 
-def _execute(name: str | None, source: bytes, main: Any) -> int:
-    filename: str = "<string>" if name is None else main.__file__
+def _forget_ours(folder: str) -> None:
+    """Let the program import what it would: its own files before what was preloaded."""
+    sys.path_importer_cache.clear()
+    loaded = sys.modules
     try:
-        code = compile(source, filename, "exec", dont_inherit=True)
-        exec(code, main.__dict__)  # noqa: S102 - the very purpose
-    except SystemExit as error:
-        return _exit_code(error.code)
-    except KeyboardInterrupt:
-        _show_error()
-        return -signal.SIGINT
-    except BaseException:  # noqa: BLE001 - as the interpreter does
-        _show_error()
-        return 1
-    return 0
+        beside = {entry.partition(".")[0] for entry in os.listdir(folder or ".")}
+    except OSError:
+        beside = set()
+    beside.add(__package__ or "")
+    beside -= set(sys.builtin_module_names)
+    for module in [name for name in loaded if name.partition(".")[0] in beside]:
+        del loaded[module]
 
 
-def _show_error() -> None:
-    kind, error, trace = sys.exc_info()
-    assert kind is not None
-    assert error is not None
-    # The first frame is this module's own.
-    trace = trace.tb_next if trace is not None else None
+def _is_ours(trace: types.TracebackType | None) -> bool:
+    return trace is not None and trace.tb_frame.f_code is Run.compile.__code__
+
+
+def _show_error(
+    kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+) -> None:
     error.__traceback__ = trace
     sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
     try:
         sys.excepthook(kind, error, trace)
-    except BaseException:  # noqa: BLE001 - a hook of the program's may fail as well
+    except BaseException as of_hook:  # noqa: BLE001 - a hook of the program's may fail as well
+        print("Error in sys.excepthook:", file=sys.stderr)
+        hook_trace = of_hook.__traceback__
+        of_hook.__traceback__ = hook_trace.tb_next if hook_trace is not None else None
+        of_hook.__context__ = None
+        sys.__excepthook__(type(of_hook), of_hook, of_hook.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
         sys.__excepthook__(kind, error, trace)
 
 
@@ -133,31 +197,10 @@ def _exit_code(value: object) -> int:
     if value is None:
         return 0
     if isinstance(value, int):
-        return value & 0xFF
+        # One that is no C long is an error there, and -1: handle_system_exit(), pythonrun.c.
+        return value & 0xFF if -(2**63) <= value < 2**63 else 255
     print(value, file=sys.stderr)
     return 1
-
-
-def _finish(main: types.ModuleType, code: int) -> int:
-    """What Py_FinalizeEx does that a program can see, in its order."""
-    threading = sys.modules.get("threading")
-    if threading is not None:
-        try:
-            threading._shutdown()
-        except BaseException:  # noqa: BLE001
-            sys.__excepthook__(*sys.exc_info())
-    atexit._run_exitfuncs()
-    code = _flush_standard_streams(code)
-    _clear(main)
-    gc.collect()
-    for stream in gc.get_objects():
-        # Reached only through something that outlives the module: still written out.
-        if isinstance(stream, (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)):
-            _flush(stream)
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    return code
 
 
 def _flush_standard_streams(code: int) -> int:
@@ -176,11 +219,14 @@ def _flush_standard_streams(code: int) -> int:
     return code
 
 
-def _flush(stream: Any) -> None:
-    try:
-        stream.flush()
-    except (OSError, ValueError):
-        return
+def _flush_files() -> None:
+    """Write out what the program's files hold, wherever they are kept."""
+    for thing in gc.get_objects():
+        if isinstance(thing, (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)):
+            try:
+                thing.flush()
+            except (OSError, ValueError):
+                continue  # closed, or nobody reads it: the interpreter is silent, too
 
 
 def _clear(main: types.ModuleType) -> None:

@@ -30,14 +30,17 @@ class Refused(Exception):
     """The program cannot be started; ``args`` are what and why."""
 
 
-def main() -> NoReturn:
+def main() -> interpreter.Run:
     """The program's process that was executed anew, not forked from a zygote."""
     interpreter.open_standard_streams()
-    wait()
+    return wait()
 
 
-def wait() -> NoReturn:
-    """Say that all is ready, wait for the specification, become the program."""
+def wait() -> interpreter.Run:
+    """Say that all is ready, wait for the specification, become the program.
+
+    Returns only where this interpreter itself is to run it.
+    """
     code = 255
     try:
         sys.path.remove("/opt/stockade")
@@ -46,7 +49,7 @@ def wait() -> NoReturn:
         os.chdir("/workspace")
         interpreter.rehearse()
         os.write(_STATUS, b"+")
-        code = _start(_read_specification())
+        return _start(_read_specification())
     except Refused as refusal:
         what, reason = refusal.args
         _tell({"refused": {"what": what, "reason": reason}})
@@ -59,8 +62,7 @@ def wait() -> NoReturn:
             _tell({"refused": {"what": "the program's process", "reason": repr(error)[:1000]}})
         except OSError:
             code = 254
-    finally:
-        os._exit(code)
+    os._exit(code)
 
 
 def _read_specification() -> dict[str, Any]:
@@ -99,7 +101,7 @@ def _tell(message: dict[str, Any]) -> None:
     os.write(_STATUS, json.dumps(message).encode())
 
 
-def _start(specification: dict[str, Any]) -> int:
+def _start(specification: dict[str, Any]) -> interpreter.Run:
     _set_rlimits(specification["rlimits"])
     if specification["terminal"]:
         _take_terminal(specification["terminal"])
@@ -120,9 +122,11 @@ def _start(specification: dict[str, Any]) -> int:
         name = python["name"]
         program = ["-c", os.fsdecode(specification["source"])] if name is None else [name]
         _execute([interpreter.EXECUTABLE, *program, *python["arguments"]])
+    run = interpreter.Run(
+        python["name"], python["arguments"], specification["source"], _at_failing_exit
+    )
     os.close(_STATUS)
-    name, arguments = python["name"], python["arguments"]
-    return interpreter.run(name, arguments, specification["source"], _at_failing_exit)
+    return run
 
 
 def _set_rlimits(rlimits: dict[str, int | None]) -> None:

@@ -18,7 +18,7 @@ from . import interpreter, program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
-    from typing import Any, NoReturn
+    from typing import Any
 
 CONTROL = 3
 LIBRARY = "/opt/stockade/libstockade.so"
@@ -140,7 +140,7 @@ def serve(control: socket.socket, library: ctypes.PyDLL) -> None:
         os.close(pidfd.value)
 
 
-def main(modules: list[str]) -> NoReturn:
+def main(modules: list[str]) -> interpreter.Run:
     """Preload, freeze, serve; in the clone: become the program."""
     missing = preload(modules)
     open_standard_streams()
@@ -158,4 +158,4 @@ def main(modules: list[str]) -> NoReturn:
     serve(control, library)
     # Descriptor 3 is another thing now; the object must not close it.
     control.detach()
-    program.wait()
+    return program.wait()

@@ -216,7 +216,7 @@ _PROGRAMS: tuple[Attack, ...] = (
     # The kernel.
     Attack(
         "user-namespaces", (9,), "makes namespaces in which it is root",
-        _OK, alone, "user_namespaces", attempts=0, watched="processes",
+        _OK, alone, "user_namespaces", attempts=19,
     ),
     Attack(
         "mounts", (8, 13), "changes mounts, and tries cgroup v1's release agent",

@@ -16,10 +16,19 @@ from stockade.port import SandboxLost, Unavailable
 
 START_SECONDS = 20.0
 ANSWER_SECONDS = 10.0
-_BOOT = (
-    "import sys; sys.path.insert(0, '/opt/stockade'); "
-    "from stockade_guest import zygote; zygote.main(sys.argv[1:])"
-)
+# The zygote serves inside main(). What follows runs in the program's process, where the
+# program is executed from here, at the bottom of the stack.
+_BOOT = """
+import sys
+sys.path.insert(0, '/opt/stockade')
+from stockade_guest import zygote
+run = zygote.main(sys.argv[1:])
+try:
+    exec(run.compile(), run.names)
+except BaseException:
+    run.failed()
+run.finish()
+"""
 # Loaded once per tenant, free for each program. Chosen by what agents' programs import
 # most, and few: each costs every sandbox the copying of its pages.
 PRELOADED = (

@@ -37,8 +37,15 @@
 #define EXIT_MARK "stockade:exit" /* program.py */
 #define INTERPRETER "/usr/bin/python3"
 #define BOOT                                                                                       \
-    "import sys; sys.path.insert(0, '/opt/stockade'); "                                            \
-    "from stockade_guest import program; program.main()"
+    "import sys\n"                                                                                 \
+    "sys.path.insert(0, '/opt/stockade')\n"                                                        \
+    "from stockade_guest import program\n"                                                         \
+    "run = program.main()\n"                                                                       \
+    "try:\n"                                                                                       \
+    "    exec(run.compile(), run.names)\n"                                                         \
+    "except BaseException:\n"                                                                      \
+    "    run.failed()\n"                                                                           \
+    "run.finish()\n"
 
 enum {
     SAMPLE_MS = 100,

@@ -2,17 +2,20 @@
 
 import os
 
-from stockade.cli.attack.programs.kit import reached, run
+from stockade.cli.attack.programs.kit import CONTROL, reached, run
 
 MIB = 1 << 20
 
 
 def attack() -> None:
     piece = b"x" * (64 << 10)
-    places = [os.getcwd(), "/tmp", "/dev/shm", "/var/tmp"]
+    # On a host nobody else's disk is filled.
+    places = [os.getcwd()] if CONTROL else [os.getcwd(), "/tmp", "/dev/shm", "/var/tmp"]
     total = 0
     for number in range(24):
-        with open("%s/fill-%d-%d" % (places[number % 4], os.getpid(), number), "wb", 0) as file:
+        with open(
+            "%s/fill-%d-%d" % (places[number % len(places)], os.getpid(), number), "wb", 0
+        ) as file:
             for _ in range(4 * MIB // len(piece)):
                 total += file.write(piece)
                 reached(total)
