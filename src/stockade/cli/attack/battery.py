@@ -41,7 +41,7 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "spin", (68,), "computes without end, in two processes",
         frozenset({Outcome.CPU_TIME}), alone, "spin",
-        limits=replace(SMALL, wall_seconds=3, cpu_seconds=1), limit="cpu_seconds", most=1.5,
+        limits=replace(SMALL, wall_seconds=3, cpu_seconds=0.5), limit="cpu_seconds", most=0.8,
     ),
     Attack(
         "sleep", (70,), "sleeps past its deadline", _CLOCK, alone, "sleep",

@@ -1,0 +1,1 @@
+"""The attacks that the boundary must stop."""

@@ -1,0 +1,39 @@
+"""Every attack must be stopped, and is shown to work where nothing stops it."""
+
+import platform
+
+import pytest
+from tests.attack.stage import Stage
+
+from stockade.cli.attack.battery import BATTERY
+from stockade.cli.attack.controls import control
+from stockade.cli.attack.host_checks import Traces
+from stockade.cli.attack.model import Attack, Ruling
+
+pytestmark = pytest.mark.tier("namespace")
+_NAMES = [attack.name for attack in BATTERY]
+_CONTROLLED = [attack for attack in BATTERY if not attack.no_control]
+
+
+@pytest.mark.parametrize("attack", BATTERY, ids=_NAMES)
+def test_attack_is_stopped(stage: Stage, attack: Attack) -> None:
+    verdict = stage.run(lambda arena: arena.attack(attack))
+    if verdict.ruling is Ruling.NOT_APPLICABLE:
+        pytest.skip(verdict.stopped_by)
+    assert (verdict.ruling, verdict.problems) == (Ruling.HELD, ()), verdict.stopped_by
+
+
+@pytest.mark.parametrize("attack", _CONTROLLED, ids=[attack.name for attack in _CONTROLLED])
+def test_attack_works_without_the_boundary(stage: Stage, attack: Attack) -> None:
+    """Otherwise the test above could not fail."""
+    if attack.machines and platform.machine() not in attack.machines:
+        pytest.skip(f"exists on {attack.machines} only")
+    shown = stage.run(lambda arena: control(attack, arena.watch))
+    assert shown.works, shown.shown
+
+
+def test_nothing_is_left_after_the_battery(stage: Stage) -> None:
+    """No process, mount, cgroup, file or segment."""
+    assert stage.run(lambda arena: arena.watch.settled()) == []
+    stage.close()
+    assert Traces.now().added(stage.before) == []
