@@ -260,7 +260,7 @@ async def in_a_sandbox(
         if name is None
         else script(name, text, *arguments, files=files)
     )
-    execution = await environment.run(request, small(wall_seconds=15), stdin=STDIN)
+    execution = await environment.run(request, small(wall_seconds=8), stdin=STDIN)
     code = execution.exit_code if execution.signal is None else -execution.signal
     out, err = execution.stdout.content, execution.stderr.content
     return normal(out, "/workspace"), normal(err, "/workspace"), code

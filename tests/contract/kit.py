@@ -126,7 +126,7 @@ async def soon(awaitable: Awaitable[T], seconds: float = 5.0) -> T:
     await asyncio.wait({task}, timeout=seconds)
     if not task.done():
         task.cancel()
-        await asyncio.wait({task})
+        await asyncio.gather(task, return_exceptions=True)
         raise AssertionError(f"it did not end by itself within {seconds:g} s")
     return task.result()
 

@@ -416,13 +416,19 @@ async def test_closing_while_calls_come(kind: str, turns: int) -> None:
         calls = [asyncio.ensure_future(environment.run(command("sleep", mark))) for _ in range(6)]
         for _ in range(turns):
             await asyncio.sleep(0.005)
-        await soon(environment.close(), 10)
-        for one in calls:
-            try:
-                outcome = (await soon(one)).outcome
-            except StockadeError:
-                continue
-            assert outcome in (Outcome.CANCELLED, Outcome.LOST)
+        try:
+            await soon(environment.close(), 10)
+            for one in calls:
+                try:
+                    outcome = (await soon(one)).outcome
+                except StockadeError:
+                    continue
+                assert outcome in (Outcome.CANCELLED, Outcome.LOST)
+        finally:
+            for one in calls:
+                one.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            await environment.close()
         await until(lambda: not set(descendants()) - before, 2)
         assert living(mark) == []
 

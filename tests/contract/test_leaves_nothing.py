@@ -5,6 +5,7 @@ interpreter, and what an execution left.
 """
 
 import asyncio
+import glob
 import os
 from pathlib import Path
 
@@ -34,8 +35,8 @@ ALWAYS = 2
 
 def cgroups() -> set[str]:
     """Directories of sandboxes in every hierarchy."""
-    mine = Path("/sys/fs/cgroup").glob(f"**/stockade-{os.getpid()}-*/sandbox-*")
-    return {str(path) for path in mine}
+    # Not Path.glob, which fails where another executor removes a directory meanwhile.
+    return set(glob.glob(f"/sys/fs/cgroup/**/stockade-{os.getpid()}-*/sandbox-*", recursive=True))  # noqa: PTH207
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ TABLE: list[tuple[str, Evidence, Outcome, str | None]] = [
     ("cpu, but a success", replace(OK, cpu_seconds=6.0), Outcome.OK, None),
     ("SIGXCPU with the time used up", replace(KILLED, signal=24, cpu_seconds=5.1), Outcome.CPU_TIME, "cpu_seconds"),
     ("SIGXCPU of its own", replace(KILLED, signal=24, cpu_seconds=0.1), Outcome.SIGNAL, None),
+    # The kernel sends it for a file beyond its ceiling, whatever is free.
+    ("SIGXFSZ", replace(KILLED, signal=25), Outcome.DISK, "disk_bytes"),
     # Processes.
     ("processes refused", replace(FAILED, processes_refused=3), Outcome.PROCESSES, "processes"),
     ("processes refused, killed", replace(KILLED, processes_refused=1), Outcome.PROCESSES, "processes"),

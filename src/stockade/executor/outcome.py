@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from stockade.port import GIB, KIB, MIB, LimitHit, Limits, Outcome
 
+SIGXFSZ = 25
 _SIGNAL_NAMES = {
     1: "SIGHUP",
     2: "SIGINT",
@@ -163,6 +164,9 @@ def _limit_behind_failure(evidence: Evidence, limits: Limits) -> Judgement | Non
         return _limit(
             Outcome.DISK, "disk_bytes", limits, evidence.disk_used, "in /workspace and /tmp"
         )
+    if evidence.signal == SIGXFSZ:
+        # Of a file alone, such as a sparse one. A program can send it to itself, and gains nothing.
+        return _limit(Outcome.DISK, "disk_bytes", limits, None, "in one file")
     if evidence.inodes_size and evidence.inodes_used >= evidence.inodes_size:
         return _limit(
             Outcome.INODES,

@@ -86,7 +86,8 @@ class Run:
         _clear(self._main)
         gc.collect()
         _flush_files()
-        code = _flush_standard_streams(code)
+        if code == self._code:  # else it has failed, and was told, already
+            code = _flush_standard_streams(code)
         ctypes.pythonapi.fflush(None)
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
@@ -230,10 +231,8 @@ def _flush_files() -> None:
 
 
 def _clear(main: types.ModuleType) -> None:
-    """Drop the module's names in CPython's order, so that ``__del__`` and files end."""
+    """Drop the module's names in the order they were made, so that ``__del__`` and files end."""
     names = main.__dict__
-    for private in (True, False):
-        for name in list(names):
-            underscored = name.startswith("_") and not name.startswith("__")
-            if name != "__builtins__" and underscored is private:
-                names[name] = None
+    for name in list(names):
+        if name != "__builtins__":
+            names[name] = None
