@@ -161,7 +161,6 @@ def _make_main(name: str | None, arguments: list[str], source: bytes) -> Any:
 
 def _forget_ours(folder: str) -> None:
     """Let the program import what it would: its own files before what was preloaded."""
-    sys.path_importer_cache.clear()
     loaded = sys.modules
     try:
         beside = {entry.partition(".")[0] for entry in os.listdir(folder or ".")}
