@@ -42,6 +42,7 @@ _PROGRAMS: tuple[Attack, ...] = (
         "spin", (68,), "computes without end, in two processes",
         frozenset({Outcome.CPU_TIME}), alone, "spin",
         limits=replace(SMALL, wall_seconds=3, cpu_seconds=0.5), limit="cpu_seconds", most=0.8,
+        enforced="cpu_seconds",
     ),
     Attack(
         "sleep", (70,), "sleeps past its deadline", _CLOCK, alone, "sleep",

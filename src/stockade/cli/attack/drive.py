@@ -130,6 +130,7 @@ async def fetched(scene: Scene, attack: Attack) -> Observed:
     """The host fetches files many times while the program changes them."""
     ready = _Ready()
     breaches: list[str] = []
+    came = 0
     session = await scene.environment.open_session(SandboxRequest(limits=attack.limits))
     try:
         running = await session.start(request(scene, attack), on_output=ready)
@@ -144,6 +145,7 @@ async def fetched(scene: Scene, attack: Attack) -> Observed:
             except (SandboxLost, TimeoutError) as error:
                 breaches.append(f"the fetch of {path!r} ended with {error!r}")
                 break
+            came += 1
             if content.strip(b"x") not in (b"", b"good", b"\0"):
                 breaches.append(f"{path!r} came out as {content[:60]!r}")
             if len(content) > attack.limits.disk_bytes:
@@ -152,4 +154,6 @@ async def fetched(scene: Scene, attack: Attack) -> Observed:
         execution = await running.wait()
     finally:
         await session.close()
+    if not came:
+        breaches.append("no fetch ever succeeded, so nothing was tried")
     return Observed([execution], breaches[:5])

@@ -137,6 +137,7 @@ async def watch_host() -> AsyncIterator[HostWatch]:
             addresses=_own_addresses(),
             host_pids=[pid for pid in (os.getpid(), os.getppid()) if pid > 50],
             agent_folder="/opt/stockade",
+            plain_user=os.geteuid() != 0,
             names=[str(Path(stockade.__file__).parent), f"stockade-{os.getpid()}-"],
         )
         try:
