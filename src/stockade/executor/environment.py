@@ -111,7 +111,8 @@ class LocalEnvironment:
         for execution in list(self._executions):
             await execution.cancel()
         for execution in list(self._executions):
-            await execution.wait()
+            # What its caller's own sink raised is its caller's to hear.
+            await execution.ended()
         await self._pool.close()
         # Calls that were waiting for a sandbox now find out.
         while self._taking:

@@ -1,7 +1,6 @@
 """Driving one program in one sandbox, whatever the tier."""
 
 import asyncio
-import contextlib
 import hashlib
 import math
 import struct
@@ -94,6 +93,7 @@ class ProgramExecution:
         self._input_credit: asyncio.Event | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._copying: asyncio.Task[None] | None = None
+        self._caller_error: BaseException | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._began = time.monotonic()
@@ -113,6 +113,10 @@ class ProgramExecution:
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back when its record was made, or could not be."""
         self._task.add_done_callback(lambda _task: callback())
+
+    async def ended(self) -> None:
+        """Wait until nothing of it lives, without the record."""
+        await asyncio.wait({self._task})
 
     # --- the port ---
 
@@ -153,16 +157,18 @@ class ProgramExecution:
             self._try_to_start()
         if self._started_at:
             await self._end_report
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
         for timer in self._timers:
             timer.cancel()
         artefacts, missing = await self._take_artefacts()
         if self._single or not self._sandbox.alive:
             await self._sandbox.end()
-        await self._finish_output()
-        if self._stop_timer is not None:
-            self._stop_timer.cancel()
         if self._started_at:
             self._timings[2] = time.monotonic() - self._started_at
+        await self._finish_output()
+        if self._caller_error is not None:
+            raise self._caller_error
         self._evidence.wall_seconds = self._timings[2]
         self._read_counters()
         return self._record(artefacts, missing)
@@ -179,7 +185,7 @@ class ProgramExecution:
             self._evidence.refused = f"the arguments and the environment are too large: {error}"
         except SandboxLost as error:
             self._lost(str(error))
-        self._timings[1] = time.monotonic() - self._began
+        self._timings[1] = (self._started_at or time.monotonic()) - self._began
 
     async def _put_files(self) -> None:
         files = dict(self._request.files)
@@ -211,9 +217,11 @@ class ProgramExecution:
         if not isinstance(self._stdin, bytes):
             self._input_credit = asyncio.Event()
             self._feeding = asyncio.create_task(self._feed(self._stdin, self._input_credit))
+            self._feeding.add_done_callback(self._on_callers_part)
         if self._on_output is not None:
             self._pieces = asyncio.Queue()
             self._copying = asyncio.create_task(self._copy_output(self._on_output, self._pieces))
+            self._copying.add_done_callback(self._on_callers_part)
         self._link.broken.add_done_callback(self._on_broken)
         self._timers.append(
             self._loop.call_later(self._limits.wall_seconds, self._stop, Stopped.WALL_CLOCK)
@@ -279,15 +287,21 @@ class ProgramExecution:
             taken.append(Artefact(name, bytes(content), f"sha256:{digest}"))
         return taken, missing
 
+    def _on_callers_part(self, task: "asyncio.Task[None]") -> None:
+        """What the caller's sink or input raises ends the execution, and is raised by wait."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._caller_error is None:
+            self._caller_error = error
+            self._stop(Stopped.CANCELLED)
+
     async def _finish_output(self) -> None:
         """All output is at the consumer before the outcome is told."""
         if self._feeding is not None:
             self._feeding.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._feeding
+            await asyncio.wait({self._feeding})
         if self._copying is not None and self._pieces is not None:
             self._pieces.put_nowait(None)
-            await self._copying
+            await asyncio.wait({self._copying})
 
     # --- events of the wire ---
 

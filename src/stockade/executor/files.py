@@ -7,10 +7,18 @@ from typing import Final
 
 from stockade.executor.link import Link
 from stockade.executor.wire import Closed, Data, Event, Granted, Reset, WireViolation, load_object
-from stockade.port import FileRefused, SandboxLost, WorkspaceEntry, check_workspace_path
+from stockade.port import (
+    FileRefused,
+    InvalidRequest,
+    SandboxLost,
+    WorkspaceEntry,
+    check_workspace_path,
+)
 
 _ANSWER_BYTES: Final = 65_536
 _QUEUE_BYTES: Final = 262_144
+PATIENCE_SECONDS: Final = 5.0
+"""How long the agent may be silent while something is asked of it."""
 MAX_ENTRIES: Final = 100_000
 """Entries of one folder that are listed; a longer listing is refused, never cut silently."""
 
@@ -41,7 +49,11 @@ class _Exchange:
 
     async def data(self) -> bytes | None:
         """The next piece; ``None`` at the end. Raises :class:`SandboxLost`."""
-        event = await self._events.get()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                event = await self._events.get()
+        except TimeoutError:
+            raise SandboxLost(f"the agent was silent for {PATIENCE_SECONDS:g} s") from None
         if event is None:
             raise SandboxLost(f"the sandbox was lost: {self._link.broken.result()}")
         if isinstance(event, Data):
@@ -57,7 +69,11 @@ class _Exchange:
             self._credit.clear()
             if self._link.broken.done():
                 raise SandboxLost(f"the sandbox was lost: {self._link.broken.result()}")
-            await self._credit.wait()
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await self._credit.wait()
+            except TimeoutError:
+                raise SandboxLost(f"the agent took nothing for {PATIENCE_SECONDS:g} s") from None
 
     def finish(self) -> None:
         """Leave the channel in an orderly state, however far the exchange came."""
@@ -84,7 +100,7 @@ def _answer(path: str, data: bytes | None) -> dict[str, object]:
 
 async def put(link: Link, path: str, content: bytes | AsyncIterable[bytes]) -> None:
     """Write a workspace file. Raises :class:`FileRefused` or :class:`SandboxLost`."""
-    check_workspace_path("path", path)
+    _check(path)
     exchange = _Exchange(link, "put", path)
     try:
         sent = 0
@@ -111,13 +127,13 @@ async def fetch(link: Link, path: str, most: int) -> AsyncIterator[bytes]:
     Raises :class:`FileRefused`, also for a file of more than ``most`` bytes or one that
     shrank while it was read.
     """
-    check_workspace_path("path", path)
+    _check(path)
     exchange = _Exchange(link, "get", path)
     try:
         link.close_channel(exchange.channel)
         link.flush()
         size = _answer(path, await exchange.data()).get("size")
-        if not isinstance(size, int) or size < 0:
+        if type(size) is not int or size < 0:
             raise SandboxLost("the agent told no size")
         if size > most:
             raise FileRefused(path, f"has {size} bytes, and only {most} may come out")
@@ -136,7 +152,7 @@ async def fetch(link: Link, path: str, most: int) -> AsyncIterator[bytes]:
 async def list_folder(link: Link, path: str) -> list[WorkspaceEntry]:
     """List a folder of the workspace, sorted by name."""
     if path:
-        check_workspace_path("path", path)
+        _check(path)
     exchange = _Exchange(link, "list", path)
     entries: list[WorkspaceEntry] = []
     try:
@@ -146,24 +162,47 @@ async def list_folder(link: Link, path: str) -> list[WorkspaceEntry]:
         while more:
             page = _answer(path, await exchange.data())
             more = page.get("more") is True
-            entries += _entries(page.get("entries"))
+            found = _entries(page.get("entries"))
+            if more and not found:
+                raise SandboxLost("the agent lists nothing, and more of it")
+            entries += found
             if len(entries) > MAX_ENTRIES:
                 raise FileRefused(path, f"has more than {MAX_ENTRIES} entries")
         await exchange.data()
     finally:
         exchange.finish()
+    if len({entry.name for entry in entries}) != len(entries):
+        raise SandboxLost("the agent listed a name twice")
     return sorted(entries, key=lambda entry: entry.name)
 
 
+def _check(path: str) -> None:
+    try:
+        check_workspace_path("path", path)
+    except InvalidRequest as error:
+        raise FileRefused(path, str(error)) from None
+
+
 def _entries(page: object) -> list[WorkspaceEntry]:
-    entries = []
-    for entry in page if isinstance(page, list) else ():
-        match entry:
-            case [str(name), str(kind), int(size)] if kind in ("file", "folder", "link", "other"):
-                entries.append(WorkspaceEntry(_decode(name), kind, size))
-            case _:
-                raise SandboxLost("the agent listed what is no entry")
-    return entries
+    if not isinstance(page, list):
+        raise SandboxLost("the agent listed what is no page")
+    return [_entry(entry) for entry in page]
+
+
+def _entry(entry: object) -> WorkspaceEntry:
+    match entry:
+        case [str(spelled), ("file" | "folder" | "link" | "other") as kind, int(size)] if (
+            type(size) is int and size >= 0
+        ):
+            name = _decode(spelled)
+            # Whoever joins it to a path stays in the folder.
+            if (
+                0 < len(os.fsencode(name)) <= 255
+                and name not in (".", "..")
+                and ("/" not in name and "\0" not in name)
+            ):
+                return WorkspaceEntry(name, kind, size)
+    raise SandboxLost("the agent listed what is no entry")
 
 
 def _decode(name: str) -> str:

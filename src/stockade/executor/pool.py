@@ -53,12 +53,12 @@ class Pool:
             sandbox = shelf.parked.popleft()
             if sandbox.alive:
                 self.hits += 1
-                self._plan_fill(profile, shelf)
+                self._plan_fill(profile)
                 return sandbox
             self.dispose(sandbox)
         self.misses += 1
         sandbox = await self._create(profile)
-        self._plan_fill(profile, shelf)
+        self._plan_fill(profile)
         return sandbox
 
     async def fill(self, profile: Profile) -> None:
@@ -107,10 +107,10 @@ class Pool:
         if shelf is not None:
             self._fill(profile, shelf)
 
-    def _plan_fill(self, profile: Profile, shelf: _Shelf) -> None:
+    def _plan_fill(self, profile: Profile) -> None:
         # Making a sandbox takes a core for milliseconds, of which the call that goes on
         # now is in more need. A call that lasts must not keep the pool empty, though.
-        asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._fill, profile, shelf)
+        asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self.refill, profile)
 
     def _fill(self, profile: Profile, shelf: _Shelf) -> None:
         if self._target and shelf.refill is None and not self._closed:

@@ -95,7 +95,7 @@ class SandboxSession:
     async def _close(self) -> None:
         if self._running is not None and not self._running.done:
             await self._running.cancel()
-            await self._running.wait()
+            await self._running.ended()
         try:
             await self._sandbox.destroy()
         finally:

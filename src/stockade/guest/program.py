@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
 
 _SPECIFICATION = 10
 _STATUS = 11
+_THREAD_STACK = 2 * 1024 * 1024
 EXIT_MARK = "stockade:exit"
 
 
@@ -118,7 +119,8 @@ def _start(specification: dict[str, Any]) -> interpreter.Run:
     python = specification["python"]
     if python is None:
         _execute(specification["argv"])
-    if python["fresh"]:
+    # Python reads its own variables when it starts: one that did already would ignore them.
+    if python["fresh"] or any(name.startswith("PYTHON") for name in specification["environment"]):
         name = python["name"]
         program = ["-c", os.fsdecode(specification["source"])] if name is None else [name]
         _execute([interpreter.EXECUTABLE, *program, *python["arguments"]])
@@ -131,6 +133,10 @@ def _start(specification: dict[str, Any]) -> interpreter.Run:
 
 def _set_rlimits(rlimits: dict[str, int | None]) -> None:
     """Lowered, never raised: hard limits, so that the guest cannot lift them again."""
+    if rlimits["data_bytes"] is not None:
+        # Each thread's stack counts as data, at its full size: 8 MiB would allow few.
+        hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+        resource.setrlimit(resource.RLIMIT_STACK, (_THREAD_STACK, hard))
     for kind, name in (
         (resource.RLIMIT_NOFILE, "open_files"),
         (resource.RLIMIT_FSIZE, "file_bytes"),

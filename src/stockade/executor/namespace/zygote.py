@@ -17,10 +17,12 @@ from stockade.port import SandboxLost, Unavailable
 START_SECONDS = 20.0
 ANSWER_SECONDS = 10.0
 # The zygote serves inside main(). What follows runs in the program's process, where the
-# program is executed from here, at the bottom of the stack.
+# program is executed from here, at the bottom of the stack. Not isolated (-I), so that
+# sys.flags are a program's own: the environment is ours, and there is nothing in the root
+# to be imported from.
 _BOOT = """
 import sys
-sys.path.insert(0, '/opt/stockade')
+sys.path[0] = '/opt/stockade'
 from stockade_guest import zygote
 run = zygote.main(sys.argv[1:])
 try:
@@ -85,7 +87,7 @@ class Zygote:
                 arguments += ["--bind", str(bind.source), bind.target]
             for copy in image.copies:
                 arguments += ["--copy", str(copy.source), copy.target]
-            arguments += ["--", str(INTERPRETER), "-I", "-c", _BOOT, *preloaded]
+            arguments += ["--", str(INTERPRETER), "-c", _BOOT, *preloaded]
             process = await asyncio.create_subprocess_exec(
                 *arguments,
                 stdin=asyncio.subprocess.DEVNULL,

@@ -83,7 +83,7 @@ static struct {
     struct feed input, source;
     struct output outputs[3];
     int exit_status;
-    struct rusage usage;
+    struct rusage usage, before; /* of it; of all children until it started */
     unsigned open_files, peak_processes, stragglers;
     unsigned long long disk_used, inodes_used; /* the most that was seen */
 } program;
@@ -111,6 +111,9 @@ static void park_next(void)
     if (forked < 0)
         wire_die("cannot fork the next program's process");
     if (forked == 1) {
+        /* Nothing that an earlier program left in the workspace is in the way of an import. */
+        if (chdir("/") < 0)
+            _exit(127);
         execve(INTERPRETER, (char *[]){INTERPRETER, "-I", "-c", BOOT, NULL},
                (char *[]){GUEST_ENVIRONMENT, NULL});
         _exit(127);
@@ -260,6 +263,7 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     feed_bytes(&program.source, &name_length, 1, true);
     feed_bytes(&program.source, terminal, name_length, true);
     feed_bytes(&program.source, arguments + 5, length - 5, true);
+    getrusage(RUSAGE_CHILDREN, &program.before);
     clock_gettime(CLOCK_MONOTONIC, &sampled);
 }
 
@@ -341,6 +345,12 @@ static void sample_if_due(void)
         sample();
 }
 
+static double cpu_seconds(const struct rusage *usage)
+{
+    return (double)(usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) +
+           (double)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec) / 1e6;
+}
+
 static void report_end(void)
 {
     char text[1024];
@@ -355,11 +365,8 @@ static void report_end(void)
         json_add(&json, "\"code\":%d,\"signal\":null", WEXITSTATUS(status));
     else
         json_add(&json, "\"code\":null,\"signal\":%d", WTERMSIG(status));
-    json_add(&json, ",\"cpu_seconds\":%ld.%06ld,\"peak_memory_bytes\":%ld",
-             (long)(total.ru_utime.tv_sec + total.ru_stime.tv_sec) +
-                 (long)(total.ru_utime.tv_usec + total.ru_stime.tv_usec) / 1000000,
-             (long)(total.ru_utime.tv_usec + total.ru_stime.tv_usec) % 1000000,
-             program.usage.ru_maxrss * 1024L);
+    json_add(&json, ",\"cpu_seconds\":%.6f,\"peak_memory_bytes\":%ld",
+             cpu_seconds(&total) - cpu_seconds(&program.before), program.usage.ru_maxrss * 1024L);
     json_add(&json, ",\"disk\":[%llu,%llu],\"inodes\":[%llu,%lld]", program.disk_used,
              (unsigned long long)disk.f_blocks * disk.f_frsize, program.inodes_used,
              (long long)disk.f_files - 3);
@@ -570,6 +577,9 @@ static void write_upload(struct transfer *transfer, const uint8_t *bytes, uint32
 
         if (count < 0) {
             transfer->error = file_explain(errno);
+            /* A part of a file is of no use, and may be what filled the disk. */
+            if (ftruncate(transfer->file, 0) < 0)
+                errno = 0;
             break;
         }
         transfer->bytes += (uint64_t)count;
