@@ -47,8 +47,6 @@ from .guest_bytes import (
 from .model_agent import ModelAgent
 from .reference_guest import WireError
 
-OPEN_FAULT = pytest.mark.xfail(strict=True, reason="a known fault of the agent")
-
 pytestmark = [pytest.mark.tier("namespace"), pytest.mark.asyncio(loop_scope="module")]
 
 ECHO = """
@@ -442,16 +440,7 @@ async def test_the_source_is_reset(peer: Peer) -> None:
     peer.check_usable()
 
 
-@pytest.mark.parametrize(
-    "channel",
-    [
-        pytest.param(CONTROL, marks=OPEN_FAULT),
-        pytest.param(STDIN, marks=OPEN_FAULT),
-        STDOUT,
-        STDERR,
-        RESULT,
-    ],
-)
+@pytest.mark.parametrize("channel", [CONTROL, STDIN, STDOUT, STDERR, RESULT])
 async def test_a_number_serves_again_while_the_program_runs(peer: Peer, channel: int) -> None:
     # What is said on the new channel of a number is never taken for the old one.
     streams = peer.start("import sys, time\ntime.sleep(0.7)\nprint('done', file=sys.stderr)")
@@ -497,7 +486,6 @@ async def test_more_files_than_there_is_room_for(peer: Peer) -> None:
     peer.check_usable()
 
 
-@OPEN_FAULT
 async def test_more_channels_than_there_is_room_for(peer: Peer) -> None:
     # Requests that come faster than their channels end are refused one by one.
     peer.put("small", b"abc")
@@ -537,7 +525,6 @@ async def test_the_last_program_ends_the_sandbox(peer: Peer) -> None:
     peer.until_ended()
 
 
-@OPEN_FAULT
 async def test_what_cannot_be_executed_is_refused(peer: Peer) -> None:
     # The reason comes as a message before the end, however long the name is.
     for name in ("absent", "x" * 3000, "x" * 10_000, "x" * 60_000):
@@ -553,7 +540,6 @@ async def test_what_cannot_be_executed_is_refused(peer: Peer) -> None:
     peer.check_usable()
 
 
-@OPEN_FAULT
 async def test_cpu_time_is_each_programs_own(peer: Peer) -> None:
     # The second program of a session is not charged for the first.
     burn = "import time\nstart = time.process_time()\nwhile time.process_time() < start + {}: pass"
@@ -645,7 +631,6 @@ async def test_a_path_that_is_none_is_refused(peer: Peer, service: str, path: by
     peer.check_usable()
 
 
-@OPEN_FAULT
 @pytest.mark.parametrize("arguments", [b"", b"\0" * 5])
 async def test_a_program_without_a_specification_is_refused(peer: Peer, arguments: bytes) -> None:
     # The sandbox goes on.
@@ -699,8 +684,6 @@ ENDING = {
     "a short credit": frame(CREDIT, 1, b"\0\0\1"),
     "a long credit": frame(CREDIT, 1, bytes(5)),
     "data after close": close(1) + data(1, b"x"),
-}
-ENDING_TOO = {
     "empty data": frame(DATA, 1),
     "a payload in close": frame(CLOSE, 1, b"x"),
     "a second close": close(1) + close(1),
@@ -718,9 +701,7 @@ ENDING_TOO = {
 HELD = opening(1, b"put\0held")
 
 
-@pytest.mark.parametrize(
-    "name", [*ENDING, *(pytest.param(name, marks=OPEN_FAULT) for name in ENDING_TOO)]
-)
+@pytest.mark.parametrize("name", ENDING)
 async def test_what_breaks_the_protocol_ends_the_sandbox(peer: Peer, name: str) -> None:
     # At once, with a reason on channel 0; nothing that came later has any effect.
     if name in ("data after close", "a second close"):
@@ -728,7 +709,7 @@ async def test_what_breaks_the_protocol_ends_the_sandbox(peer: Peer, name: str) 
         before = opening(1, b"program\0" + program(b"#"), 6)
     else:
         before = HELD
-    peer.raw(before + (ENDING | ENDING_TOO)[name] + opening(99))
+    peer.raw(before + ENDING[name] + opening(99))
     peer.hang_up()
     peer.until_ended()
     frames = cut(bytes(peer.received))
@@ -738,7 +719,6 @@ async def test_what_breaks_the_protocol_ends_the_sandbox(peer: Peer, name: str) 
     assert all(number != 99 for _, number, _ in frames)
 
 
-@OPEN_FAULT
 async def test_the_host_ends_the_connection(peer: Peer) -> None:
     # Nothing follows its RESET on channel 0.
     peer.raw(HELD + data(1, b"x") + reset(0, "enough") + opening(99))
@@ -801,7 +781,6 @@ BAD = st.one_of(
 )
 
 
-@OPEN_FAULT
 @settings(
     deadline=None,
     max_examples=120,

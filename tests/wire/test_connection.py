@@ -361,7 +361,6 @@ def test_crossing_resets_are_settled() -> None:
     assert connection.open("test") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="open does not look at the connection's state")
 def test_the_end_of_the_connection_by_the_guest() -> None:
     # It is told once; nothing goes out any more and no channel can be opened.
     connection = greeted(1)
@@ -373,7 +372,6 @@ def test_the_end_of_the_connection_by_the_guest() -> None:
         connection.open("test")
 
 
-@pytest.mark.xfail(strict=True, reason="open does not look at the connection's state")
 def test_the_end_of_the_connection_by_the_host() -> None:
     # RESET on channel 0 is the last thing said, and nothing more is listened to.
     connection = greeted(1)

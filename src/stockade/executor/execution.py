@@ -42,6 +42,8 @@ SPAN: Final = 6
 STOP_SECONDS: Final = 0.5
 """How long the agent may take to end a program before the whole sandbox is killed."""
 _CPU_CHECK_SECONDS: Final = 0.05
+SINK_SECONDS: Final = 0.5
+"""How long a sink may still take output after the execution was cancelled."""
 _SHORT_SECONDS: Final = 0.05
 _OOM_CHECK_SECONDS: Final = 0.01
 _MESSAGE_BYTES: Final = 65_536
@@ -93,6 +95,9 @@ class ProgramExecution:
         self._input_credit: asyncio.Event | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._copying: asyncio.Task[None] | None = None
+        # Bytes that the sink has and the guest has no new credit for, per stream.
+        self._owed = {STDOUT: 0, STDERR: 0}
+        self._stopped_after: float | None = None
         self._caller_error: BaseException | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -131,8 +136,10 @@ class ProgramExecution:
         self._command(struct.pack("!cHH", b"r", size.rows, size.columns))
 
     async def cancel(self) -> None:
-        """End it with outcome ``cancelled``."""
+        """End it with outcome ``cancelled``; one that has ended waits no longer for its sink."""
         self._stop(Stopped.CANCELLED)
+        if self._end_report.done() and self._copying is not None:
+            self._copying.cancel()
 
     async def wait(self) -> Execution:
         """The record. A cancelled waiter kills the execution and waits for its end."""
@@ -169,7 +176,8 @@ class ProgramExecution:
         await self._finish_output()
         if self._caller_error is not None:
             raise self._caller_error
-        self._evidence.wall_seconds = self._timings[2]
+        stopped_after = self._stopped_after
+        self._evidence.wall_seconds = self._timings[2] if stopped_after is None else stopped_after
         self._read_counters()
         return self._record(artefacts, missing)
 
@@ -301,6 +309,10 @@ class ProgramExecution:
             await asyncio.wait({self._feeding})
         if self._copying is not None and self._pieces is not None:
             self._pieces.put_nowait(None)
+            if self._evidence.stopped is Stopped.CANCELLED:
+                # Nobody waits for the output any more: a sink that hangs is left behind.
+                await asyncio.wait({self._copying}, timeout=SINK_SECONDS)
+                self._copying.cancel()
             await asyncio.wait({self._copying})
 
     # --- events of the wire ---
@@ -333,9 +345,11 @@ class ProgramExecution:
             if not data:
                 return
         self._captures[offset].add(data)
-        if self._pieces is None:
+        if self._pieces is None or self._evidence.stopped is not None:
             self._link.consumed(channel, len(data))
         else:
+            self._owed[offset] += len(data)
+        if self._pieces is not None:
             self._pieces.put_nowait((offset, data))
 
     def _on_result(self, data: bytes) -> None:
@@ -386,7 +400,13 @@ class ProgramExecution:
         if self._end_report.done() or self._evidence.stopped is not None:
             return
         self._evidence.stopped = why
+        self._stopped_after = time.monotonic() - self._started_at if self._started_at else 0.0
         self._command(b"k")
+        # What is still in the pipes is little, and a slow sink must not hold up the end.
+        for offset, owed in self._owed.items():
+            if owed:
+                self._link.consumed(self._channel + offset, owed)
+                self._owed[offset] = 0
         self._stop_timer = self._loop.call_later(STOP_SECONDS, self._sandbox.boundary.kill)
 
     def _lost(self, because: str) -> None:
@@ -456,7 +476,8 @@ class ProgramExecution:
         while (piece := await pieces.get()) is not None:
             offset, data = piece
             await sink(Stream.STDOUT if offset == STDOUT else Stream.STDERR, data)
-            if self._sandbox.alive:
+            if self._owed[offset]:
+                self._owed[offset] -= len(data)
                 self._link.consumed(self._channel + offset, len(data))
 
     # --- the record ---

@@ -53,7 +53,7 @@ def wait() -> interpreter.Run:
         return _start(_read_specification())
     except Refused as refusal:
         what, reason = refusal.args
-        _tell({"refused": {"what": what, "reason": reason}})
+        _tell({"refused": {"what": what[:1000], "reason": reason}})
     except KeyboardInterrupt:
         # A signal that came before there was a program to take it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -60,13 +60,12 @@ def _interfaces(text: str) -> list[str]:
 
 
 def _mounts(text: str) -> dict[str, tuple[str, frozenset[str]]]:
-    """Mount point to file system and flags (proc_pid_mountinfo(5)); a later one covers."""
+    """Mount point to file system and flags; a later mount covers an earlier one."""
     mounts = {}
     for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(" "), after.split(" ")[0]
-        if len(fields) > 5:
-            mounts[fields[4]] = (kind, frozenset(fields[5].split(",")))
+        match line.split(" "):
+            case [place, flags, kind]:
+                mounts[place] = (kind, frozenset(flags.split(",")))
     return mounts
 
 

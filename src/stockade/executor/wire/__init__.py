@@ -1,7 +1,7 @@
 """The host's end of the wire: a sans-io core that reads hostile bytes.
 
 The protocol is in ``docs/wire.md``.  Bytes in, events and bytes out; no descriptor, no
-clock.  The guest's end is ``stockade/guest/wire.py`` and shares no code with this one.
+clock.  The guest's end is ``guest/native/wire.c`` and shares no code with this one.
 """
 
 from stockade.executor.wire.bounded_json import dump_object, load_object

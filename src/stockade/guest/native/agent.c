@@ -83,7 +83,7 @@ static struct {
     struct feed input, source;
     struct output outputs[3];
     int exit_status;
-    struct rusage usage, before; /* of it; of all children until it started */
+    struct rusage usage, before; /* before: of all children that had ended when it began */
     unsigned open_files, peak_processes, stragglers;
     unsigned long long disk_used, inodes_used; /* the most that was seen */
 } program;
@@ -242,6 +242,7 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     program.control = channel;
     program.status = parked.status;
     program.peak_processes = 1;
+    getrusage(RUSAGE_CHILDREN, &program.before);
     program.input = (struct feed){.descriptor = parked.input, .channel = channel + INPUT};
     program.source = (struct feed){.descriptor = parked.specification, .channel = channel + SOURCE};
     program.outputs[0] = (struct output){parked.output, channel + OUTPUT};
@@ -263,7 +264,6 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     feed_bytes(&program.source, &name_length, 1, true);
     feed_bytes(&program.source, terminal, name_length, true);
     feed_bytes(&program.source, arguments + 5, length - 5, true);
-    getrusage(RUSAGE_CHILDREN, &program.before);
     clock_gettime(CLOCK_MONOTONIC, &sampled);
 }
 
@@ -325,7 +325,9 @@ static void sample(void)
     sample_disk();
 
     clock_gettime(CLOCK_MONOTONIC, &sampled);
-    count = count_entries("/proc") - 1; /* less the agent */
+    count = count_entries("/proc");
+    if (count) /* less the agent */
+        count--;
     if (count > program.peak_processes)
         program.peak_processes = count;
     snprintf(path, sizeof path, "/proc/%d/fd", program.pid);
@@ -345,10 +347,10 @@ static void sample_if_due(void)
         sample();
 }
 
-static double cpu_seconds(const struct rusage *usage)
+static long microseconds(const struct rusage *usage)
 {
-    return (double)(usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) +
-           (double)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec) / 1e6;
+    return (long)(usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) * 1000000 +
+           (long)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec);
 }
 
 static void report_end(void)
@@ -358,24 +360,26 @@ static void report_end(void)
     struct rusage total;
     const struct statvfs disk = sample_disk();
     const int status = program.exit_status;
+    long cpu;
 
     getrusage(RUSAGE_CHILDREN, &total);
+    cpu = microseconds(&total) - microseconds(&program.before);
     json_add(&json, "{\"ended\":{");
     if (WIFEXITED(status))
         json_add(&json, "\"code\":%d,\"signal\":null", WEXITSTATUS(status));
     else
         json_add(&json, "\"code\":null,\"signal\":%d", WTERMSIG(status));
-    json_add(&json, ",\"cpu_seconds\":%.6f,\"peak_memory_bytes\":%ld",
-             cpu_seconds(&total) - cpu_seconds(&program.before), program.usage.ru_maxrss * 1024L);
+    json_add(&json, ",\"cpu_seconds\":%ld.%06ld,\"peak_memory_bytes\":%ld",
+             cpu / 1000000, cpu % 1000000, program.usage.ru_maxrss * 1024L);
     json_add(&json, ",\"disk\":[%llu,%llu],\"inodes\":[%llu,%lld]", program.disk_used,
              (unsigned long long)disk.f_blocks * disk.f_frsize, program.inodes_used,
              (long long)disk.f_files - 3);
     json_add(&json, ",\"open_files\":%u,\"peak_processes\":%u,\"stragglers\":%u}}",
              program.open_files, program.peak_processes, program.stragglers);
     wire_send(program.control, text, json.length);
-    wire_close(program.control + SOURCE);
-    wire_close(program.control + INPUT);
-    wire_close(program.control + CONTROL);
+    wire_close(program.source.channel);
+    wire_close(program.input.channel);
+    wire_close(program.control);
     program.active = false;
     wire_flush();
     if (program.last)
@@ -434,7 +438,7 @@ static unsigned kill_others(void)
 /* What the program's process said before there was a program; nothing if there was one. */
 static void read_refusal(void)
 {
-    char text[4096];
+    static char text[CHUNK];
     ssize_t length = read(program.status, text, sizeof text);
     const char *start = text;
 
@@ -700,6 +704,12 @@ static void open_list(uint16_t channel, const char *path)
 
 /* --- frames --- */
 
+static void refuse(const struct frame *open, const char *reason)
+{
+    for (unsigned i = 0; i < open->payload[0]; i++)
+        wire_reset((uint16_t)(open->channel + i), reason);
+}
+
 /* The payload of OPEN: span, service name, NUL, arguments. */
 static void on_open(const struct frame *frame)
 {
@@ -712,13 +722,14 @@ static void on_open(const struct frame *frame)
         wire_die("an OPEN frame without a service");
     arguments = (const uint8_t *)name + strlen(name) + 1;
     length = frame->length - (size_t)(arguments - frame->payload);
-    wire_open(frame->channel, frame->payload[0]);
-    if (strcmp(name, "program") == 0 && length > 5) {
+    if (!wire_open(frame->channel, frame->payload[0]))
+        return;
+    if (strcmp(name, "program") == 0 && length > 5 && frame->payload[0] == SOURCE + 1) {
         start_program(frame->channel, arguments, (uint32_t)length);
         return;
     }
     if (length >= sizeof path || memchr(arguments, '\0', length)) {
-        wire_reset(frame->channel, "a path that is too long, or has a NUL");
+        refuse(frame, "a path that is too long, or has a NUL");
         return;
     }
     memcpy(path, arguments, length);
@@ -730,7 +741,7 @@ static void on_open(const struct frame *frame)
     else if (strcmp(name, "list") == 0)
         open_list(frame->channel, path);
     else
-        wire_reset(frame->channel, "unknown service");
+        refuse(frame, "unknown service");
 }
 
 static struct feed *find_feed(uint16_t channel)
@@ -791,15 +802,25 @@ static void on_reset(const struct frame *frame)
     struct feed *feed = find_feed(frame->channel);
     struct transfer *transfer = find_transfer(frame->channel);
 
+    /* The number may serve another channel from now on: nothing here keeps it. */
     if (feed) {
         feed->ended = true;
+        feed->channel = 0;
         end_feed(feed);
     }
     if (transfer)
         drop_transfer(transfer);
-    for (int i = 0; i < 3 && program.active; i++)
-        if (program.outputs[i].channel == frame->channel && program.outputs[i].descriptor >= 0)
-            end_output(&program.outputs[i]);
+    if (program.active && program.control == frame->channel)
+        program.control = 0;
+    for (int i = 0; i < 3 && program.active; i++) {
+        struct output *output = &program.outputs[i];
+
+        if (output->channel != frame->channel)
+            continue;
+        output->channel = 0;
+        if (output->descriptor >= 0)
+            end_output(output);
+    }
 }
 
 static void receive(void)

@@ -80,20 +80,31 @@ struct channel *wire_channel(uint16_t number)
     return NULL;
 }
 
-void wire_open(uint16_t first, unsigned span)
+bool wire_open(uint16_t first, unsigned span)
 {
-    for (unsigned i = 0; i < span; i++) {
-        int place = 0;
+    unsigned free_places = 0;
 
+    if (!first || !span || span > MOST_SPAN || first + span - 1 > UINT16_MAX)
+        wire_die("OPEN of channels that there are not");
+    for (unsigned i = 0; i < span; i++)
         if (wire_channel((uint16_t)(first + i)))
             wire_die("OPEN of a channel that is open");
-        while (place < MOST_CHANNELS && channels[place].number)
+    for (int place = 0; place < MOST_CHANNELS; place++)
+        free_places += !channels[place].number;
+    for (unsigned i = 0; i < span; i++) {
+        static const char reason[] = "too many channels at once";
+        int place = 0;
+
+        if (free_places < span) {
+            put_frame((uint16_t)(first + i), RESET, reason, sizeof reason - 1);
+            continue;
+        }
+        while (channels[place].number)
             place++;
-        if (place == MOST_CHANNELS)
-            wire_die("too many channels");
         channels[place] = (struct channel){
             .number = (uint16_t)(first + i), .credit = WINDOW, .window = WINDOW};
     }
+    return free_places >= span;
 }
 
 bool wire_read(void)
@@ -114,8 +125,6 @@ bool wire_read(void)
 
 static void take_credit(struct channel *channel, const struct frame *frame)
 {
-    if (frame->length != 4)
-        wire_die("a CREDIT frame of another size");
     channel->credit += get32(frame->payload);
 }
 
@@ -142,6 +151,12 @@ static bool take(const struct frame *frame)
 
     if (frame->kind == OPEN)
         return true;
+    if (!frame->channel) {
+        if (frame->kind != RESET)
+            wire_die("a frame on channel 0");
+        wire_flush();
+        _exit(0); /* the host ends the connection */
+    }
     if (!channel)
         return false; /* sent before the host saw how the channel ended */
     switch (frame->kind) {
@@ -152,15 +167,33 @@ static bool take(const struct frame *frame)
         take_credit(channel, frame);
         return !channel->closed;
     case CLOSE:
+        if (channel->peer_closed)
+            wire_die("a second CLOSE");
         channel->peer_closed = true;
         end_if_done(channel);
         return true;
-    case RESET:
+    default: /* RESET */
         channel->number = 0;
         put_frame(frame->channel, RESET, NULL, 0);
         return true;
+    }
+}
+
+static bool host_sends(unsigned kind, uint32_t length)
+{
+    switch (kind) {
+    case OPEN:
+        return length >= 2 && length <= CHUNK;
+    case DATA:
+        return length >= 1 && length <= CHUNK;
+    case CREDIT:
+        return length == 4;
+    case CLOSE:
+        return length == 0;
+    case RESET:
+        return length <= LONGEST_REASON;
     default:
-        wire_die("a frame of a kind that the host never sends");
+        return false;
     }
 }
 
@@ -170,8 +203,8 @@ bool wire_next(struct frame *frame)
         const uint8_t *header = incoming + in_start;
         const uint32_t length = get32(header);
 
-        if (length > CHUNK)
-            wire_die("a frame that is too long");
+        if (!host_sends(header[6], length))
+            wire_die("a frame of a kind or a length that the host never sends");
         if (in_end - in_start < HEADER + length)
             return false;
         *frame = (struct frame){.kind = header[6],

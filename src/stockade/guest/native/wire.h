@@ -11,6 +11,8 @@ enum {
     CHUNK = 65536,
     WINDOW = 262144,
     MOST_CHANNELS = 128,
+    MOST_SPAN = 8,
+    LONGEST_REASON = 1024,
 };
 
 enum kind { HELLO = 1, OPEN, DATA, CREDIT, CLOSE, RESET, END };
@@ -38,7 +40,8 @@ bool wire_read(void);
 bool wire_next(struct frame *frame);
 
 struct channel *wire_channel(uint16_t number);
-void wire_open(uint16_t first, unsigned span);
+/* False where there is no room: then each of them was answered with RESET. */
+bool wire_open(uint16_t first, unsigned span);
 /* How much may be sent on the channel now; 0 where it ended. */
 uint32_t wire_credit(uint16_t number);
 void wire_send(uint16_t number, const void *data, size_t length);
