@@ -5,14 +5,19 @@ STOCKADE_REQUIRE_TIERS names tiers, separated by commas, whose absence fails the
 """
 
 import asyncio
-import importlib
 import os
 from collections import Counter
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import settings
 
+from stockade.executor.doctor import probe_tiers
 from stockade.port import Tier
+
+# A shared machine stands still now and then: time is measured by bench/, never here.
+settings.register_profile("shared-machine", deadline=None)
+settings.load_profile("shared-machine")
 
 # Why a tier cannot be started here; None where it can.
 Absences = Mapping[Tier, str | None]
@@ -22,17 +27,7 @@ SKIPPED = pytest.StashKey[Counter[str]]()
 
 def probe_absences() -> Absences:
     """Ask the executor what this machine can start."""
-    try:
-        doctor = importlib.import_module("stockade.executor.doctor")
-    except ModuleNotFoundError as error:
-        # Only the probe itself may be absent; something missing inside it is an error.
-        if error.name not in ("stockade.executor", "stockade.executor.doctor"):
-            raise
-        doctor = None
-    probe = getattr(doctor, "probe_tiers", None)
-    if probe is None:
-        return dict.fromkeys(Tier, "there is no stockade.executor.doctor.probe_tiers to ask")
-    statuses = asyncio.run(probe())
+    statuses = asyncio.run(probe_tiers())
     return {tier: None if status.available else status.detail for tier, status in statuses.items()}
 
 

@@ -246,6 +246,8 @@ class Connection:
         payload = service.encode("ascii") + b"\0" + arguments
         if len(payload) > LARGEST_SERVICE:
             raise ValueError(f"a service of {len(payload)} bytes; at most {LARGEST_SERVICE}")
+        if self._state not in (_WAITING, _READY):
+            raise CannotOpen(f"the connection was {self._state}")
         first = self._free_block(span)
         for number in range(first, first + span):
             self._channels[number] = _Channel(number)
