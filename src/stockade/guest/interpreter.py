@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
     from typing import Any, NoReturn
 
 EXECUTABLE = "/usr/bin/python3"
+_OURS = ("stockade_guest", "stockade_guest.zygote", "stockade_guest.program", __name__)
 _REHEARSAL = "print(json.dumps({'a': [1, 2.5, None]}), f'{1 + 1}', file=out)"
 
 
@@ -101,13 +102,20 @@ def rehearse() -> None:
     It touches, and so copies, the pages that a run would otherwise have to: the cost of a
     fork is paid while parking.
     """
-    main: Any = types.ModuleType("__main__")
-    main.__builtins__ = sys.modules["builtins"]
-    json.loads('{"a": [1, 2.5, null, true], "b": "c", "environment": {}}')
-    with io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape") as out:
-        main.out, main.json = out, json
-        exec(compile(_REHEARSAL, "<string>", "exec", dont_inherit=True), main.__dict__)  # noqa: S102
-        out.flush()
+    kept = sys.argv, sys.orig_argv, sys.path[:], sys.modules["__main__"]
+    main = _make_main(None, [], b"")
+    try:
+        beside = {entry.partition(".")[0] for entry in os.listdir(".")}
+        beside.intersection(sys.modules).difference(sys.builtin_module_names, ("__main__",))
+        with io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape") as out:
+            main.out, main.json = out, json
+            code = compile(_REHEARSAL, "<string>", "exec", dont_inherit=True)
+            exec(code, main.__dict__)  # noqa: S102 - ours
+            out.flush()
+    finally:
+        sys.argv, sys.orig_argv, sys.path[:], sys.modules["__main__"] = kept
+    _flush_standard_streams(0)
+    _flush_files()
     _clear(main)
     gc.collect()
     ctypes.pythonapi.fflush(None)
@@ -162,14 +170,15 @@ def _make_main(name: str | None, arguments: list[str], source: bytes) -> Any:
 def _forget_ours(folder: str) -> None:
     """Let the program import what it would: its own files before what was preloaded."""
     loaded = sys.modules
+    for name in _OURS:
+        loaded.pop(name, None)
     try:
         beside = {entry.partition(".")[0] for entry in os.listdir(folder or ".")}
     except OSError:
-        beside = set()
-    beside.add(__package__ or "")
-    beside -= set(sys.builtin_module_names)
-    for module in [name for name in loaded if name.partition(".")[0] in beside]:
-        del loaded[module]
+        return
+    for shadowed in beside.intersection(loaded).difference(sys.builtin_module_names, ("__main__",)):
+        for name in [name for name in loaded if name.partition(".")[0] == shadowed]:
+            del loaded[name]
 
 
 def _is_ours(trace: types.TracebackType | None) -> bool:

@@ -23,6 +23,23 @@ if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
 
 _SPECIFICATION = 10
 _STATUS = 11
+_RLIMITS = (
+    (resource.RLIMIT_NOFILE, "open_files"),
+    (resource.RLIMIT_FSIZE, "file_bytes"),
+    (resource.RLIMIT_DATA, "data_bytes"),
+    (resource.RLIMIT_CPU, "cpu_seconds"),
+    (resource.RLIMIT_NPROC, "processes"),
+)
+_SPECIFIED = json.dumps(
+    {
+        "python": {"name": None, "arguments": [], "fresh": False},
+        "argv": None,
+        "environment": {},
+        "working_directory": "",
+        "rlimits": {name: 1 for _, name in _RLIMITS},
+    }
+).encode()
+_REHEARSED = struct.pack(">BII", 0, len(_SPECIFIED), 0) + _SPECIFIED
 _THREAD_STACK = 2 * 1024 * 1024
 EXIT_MARK = "stockade:exit"
 
@@ -48,7 +65,7 @@ def wait() -> interpreter.Run:
         for descriptor in (_SPECIFICATION, _STATUS):
             os.set_inheritable(descriptor, False)
         os.chdir("/workspace")
-        interpreter.rehearse()
+        _rehearse()
         os.write(_STATUS, b"+")
         return _start(_read_specification())
     except Refused as refusal:
@@ -64,6 +81,20 @@ def wait() -> interpreter.Run:
         except OSError:
             code = 254
     os._exit(code)
+
+
+def _rehearse() -> None:
+    """Do once, to no effect, what a start will do: see ``interpreter.rehearse``."""
+    interpreter.rehearse()
+    data = _REHEARSED + b""
+    length, _ = struct.unpack_from(">II", data, 1)
+    specification = json.loads(data[9 : 9 + length])
+    for kind, name in _RLIMITS:
+        if name in specification["rlimits"]:
+            resource.setrlimit(kind, resource.getrlimit(kind))
+    os.environ.update(specification["environment"])
+    any(name.startswith("PYTHON") for name in specification["environment"])
+    os.fsdecode(data[1:1])
 
 
 def _read_specification() -> dict[str, Any]:
@@ -137,13 +168,7 @@ def _set_rlimits(rlimits: dict[str, int | None]) -> None:
         # Each thread's stack counts as data, at its full size: 8 MiB would allow few.
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
         resource.setrlimit(resource.RLIMIT_STACK, (_THREAD_STACK, hard))
-    for kind, name in (
-        (resource.RLIMIT_NOFILE, "open_files"),
-        (resource.RLIMIT_FSIZE, "file_bytes"),
-        (resource.RLIMIT_DATA, "data_bytes"),
-        (resource.RLIMIT_CPU, "cpu_seconds"),
-        (resource.RLIMIT_NPROC, "processes"),
-    ):
+    for kind, name in _RLIMITS:
         value = rlimits[name]
         if value is not None:
             hard = resource.getrlimit(kind)[1]
