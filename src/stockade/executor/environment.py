@@ -22,6 +22,7 @@ from stockade.port import (
 )
 
 _CLEAN_UP_DELAY = 0.0005
+_DEFAULT = SandboxRequest()
 
 
 class LocalEnvironment:
@@ -46,7 +47,7 @@ class LocalEnvironment:
 
     async def warm_up(self, sandbox: SandboxRequest | None = None) -> None:
         """Park sandboxes for such requests now rather than after the first."""
-        await self._pool.fill(_profile(sandbox or SandboxRequest()))
+        await self._pool.fill(_profile(sandbox or _DEFAULT))
 
     async def start(
         self,
@@ -57,7 +58,7 @@ class LocalEnvironment:
         on_output: OutputSink | None = None,
     ) -> RunningExecution:
         """Start a program in a fresh sandbox of its own. Raises :class:`Unavailable`."""
-        wanted = sandbox or SandboxRequest()
+        wanted = sandbox or _DEFAULT
         began = time.monotonic()
         taken = await self._take(wanted)
         execution = ProgramExecution(
@@ -87,7 +88,7 @@ class LocalEnvironment:
 
     async def open_session(self, sandbox: SandboxRequest | None = None) -> SandboxSession:
         """Take a sandbox for several executions."""
-        wanted = sandbox or SandboxRequest()
+        wanted = sandbox or _DEFAULT
         began = time.monotonic()
         taken = await self._take(wanted)
         session = SandboxSession(

@@ -169,8 +169,14 @@ class ProgramExecution:
         for timer in self._timers:
             timer.cancel()
         artefacts, missing = await self._take_artefacts()
+        usage = self._sandbox.boundary.usage()
         if self._single or not self._sandbox.alive:
-            await self._sandbox.end()
+            self._sandbox.boundary.kill()
+            # The agent has reported the end after the last byte. Where the host sees for
+            # itself that no program is left, the agent's own death need not be waited for.
+            if not (self._evidence.ended and usage.processes == 0):
+                await self._sandbox.ended()
+                usage = self._sandbox.boundary.usage()
         if self._started_at:
             self._timings[2] = time.monotonic() - self._started_at
         await self._finish_output()
@@ -178,7 +184,7 @@ class ProgramExecution:
             raise self._caller_error
         stopped_after = self._stopped_after
         self._evidence.wall_seconds = self._timings[2] if stopped_after is None else stopped_after
-        self._read_counters()
+        self._read_counters(usage)
         return self._record(artefacts, missing)
 
     def _try_to_start(self) -> None:
@@ -486,15 +492,13 @@ class ProgramExecution:
         now, before = self._sandbox.boundary.usage().cpu_seconds, self._before.cpu_seconds
         return None if now is None or before is None else now - before
 
-    def _read_counters(self) -> None:
+    def _read_counters(self, now: BoundaryUsage) -> None:
         evidence, before = self._evidence, self._before
-        now = self._sandbox.boundary.usage()
         evidence.oom_kills = now.oom_kills - before.oom_kills
         evidence.processes_counted = self._sandbox.boundary.counts_processes
         evidence.processes_refused = now.processes_refused - before.processes_refused
-        cpu = self._cpu_seconds()
-        if cpu is not None:
-            evidence.cpu_seconds = cpu
+        if now.cpu_seconds is not None and before.cpu_seconds is not None:
+            evidence.cpu_seconds = now.cpu_seconds - before.cpu_seconds
         if now.peak_memory_bytes is not None:
             evidence.peak_memory_bytes = now.peak_memory_bytes
         if now.peak_processes is not None:

@@ -25,6 +25,9 @@ class NoCgroup:
     def set_ceilings(self, limits: GuestCeilings) -> None:
         """Nothing is kept; ``enforcement`` of the tree says so."""
 
+    def open_counters(self) -> None:
+        """There is none."""
+
     def usage(self) -> CgroupUsage:
         """Nothing is counted."""
         return CgroupUsage()

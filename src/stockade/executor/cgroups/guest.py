@@ -16,7 +16,7 @@ _LONGEST_PAUSE = 0.02
 class GuestDirectories:
     """A directory of the same name in each hierarchy."""
 
-    __slots__ = ("_door", "_join_fds", "_parents", "fds", "name")
+    __slots__ = ("_counters", "_door", "_join_fds", "_parents", "fds", "name")
 
     def __init__(self, name: str, parents: Sequence[ExecutorDirectory], door: str) -> None:
         """Make all of them, or none. ``door``: the file that a process enters by."""
@@ -25,6 +25,7 @@ class GuestDirectories:
         self._parents: list[ExecutorDirectory] = []
         self.fds: list[int] = []
         self._join_fds: list[int] = []
+        self._counters: dict[str, int] = {}
         try:
             for parent in parents:
                 self.fds.append(parent.mkdir(name))
@@ -58,6 +59,17 @@ class GuestDirectories:
         """Close what ``join_fds`` opened."""
         while self._join_fds:
             os.close(self._join_fds.pop())
+
+    def open_counter(self, place: int, name: str) -> None:
+        """Open a counter's file ahead of need: what is left for ``read`` is one system call."""
+        if name not in self._counters:
+            flags = os.O_RDONLY | os.O_CLOEXEC
+            self._counters[name] = os.open(name, flags, dir_fd=self.fds[place])
+
+    def read(self, place: int, name: str) -> bytes:
+        """Read a counter."""
+        self.open_counter(place, name)
+        return os.pread(self._counters[name], 65_536, 0)
 
     def processes(self) -> bool:
         """Whether a process is in any of them."""
@@ -102,5 +114,7 @@ class GuestDirectories:
 
     def _close(self) -> None:
         self.close_fds()
+        while self._counters:
+            os.close(self._counters.popitem()[1])
         while self.fds:
             os.close(self.fds.pop())

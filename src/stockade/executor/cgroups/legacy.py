@@ -25,6 +25,12 @@ _FIELD_OF = {
     "cpu": "cpus",
     "cpuacct": "cpu_seconds",
 }
+_COUNTERS = (
+    ("cpuacct", "cpuacct.usage"),
+    ("memory", "memory.max_usage_in_bytes"),
+    ("memory", "memory.oom_control"),
+    ("pids", "pids.current"),
+)
 _TRIAL_LIMIT = 64 * 1024 * 1024
 
 
@@ -82,24 +88,29 @@ class LegacyGuest:
             ) from error
         self._ceilings = limits
 
+    def open_counters(self) -> None:
+        """Open ahead of need what ``usage`` reads."""
+        for controller, name in _COUNTERS:
+            if controller in self._places:
+                self._directories.open_counter(self._places[controller], name)
+
     def usage(self) -> CgroupUsage:
         """Read the counters."""
-        fds, places, tree = self._directories.fds, self._places, self._tree
-        cpu = peak_memory = peak_processes = None
+        places, tree, read = self._places, self._tree, self._directories.read
+        cpu = peak_memory = peak_processes = processes = None
         oom_kills = refused = 0
         if "cpuacct" in places:
-            cpu = int(read(fds[places["cpuacct"]], "cpuacct.usage")) / 1e9
+            cpu = int(read(places["cpuacct"], "cpuacct.usage")) / 1e9
         if "memory" in places:
-            fd = fds[places["memory"]]
-            peak_memory = int(read(fd, "memory.max_usage_in_bytes"))
-            oom_kills = counter(read(fd, "memory.oom_control"), b"oom_kill")
+            peak_memory = int(read(places["memory"], "memory.max_usage_in_bytes"))
+            oom_kills = counter(read(places["memory"], "memory.oom_control"), b"oom_kill")
         if "pids" in places:
-            fd = fds[places["pids"]]
+            processes = int(read(places["pids"], "pids.current"))
             if tree.pids_peak:
-                peak_processes = int(read(fd, "pids.peak"))
+                peak_processes = int(read(places["pids"], "pids.peak"))
             if tree.pids_events:
-                refused = counter(read(fd, "pids.events"), b"max")
-        return CgroupUsage(cpu, peak_memory, peak_processes, oom_kills, refused)
+                refused = counter(read(places["pids"], "pids.events"), b"max")
+        return CgroupUsage(cpu, peak_memory, peak_processes, oom_kills, refused, processes)
 
     def watch_oom(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """The kernel signals an eventfd just before it picks a process to kill."""

@@ -39,6 +39,8 @@ class CgroupUsage:
     """Processes killed because the memory ceiling was reached."""
     pids_refused: int = 0
     """Processes and threads that were not started because of the ceiling on them."""
+    processes: int | None = None
+    """Processes and threads alive in it at this moment; zombies count until they are reaped."""
 
 
 class GuestCgroup(Protocol):
@@ -63,6 +65,10 @@ class GuestCgroup(Protocol):
 
     def set_ceilings(self, limits: GuestCeilings) -> None:
         """Change the ceilings. Raises :class:`CgroupError` where one cannot be set."""
+        ...
+
+    def open_counters(self) -> None:
+        """Open what ``usage`` reads, so that reading takes the less time when it is urgent."""
         ...
 
     def usage(self) -> CgroupUsage:

@@ -78,23 +78,32 @@ class UnifiedGuest:
                 f"cannot set {error.filename} of {self.name}: {error.strerror}"
             ) from error
 
+    def open_counters(self) -> None:
+        """Open ahead of need what ``usage`` reads."""
+        self.usage()
+
     def usage(self) -> CgroupUsage:
         """Read the counters."""
-        fd, controllers, files = self._directories.fds[0], self._tree.controllers, self._tree.files
+        controllers, files = self._tree.controllers, self._tree.files
+
+        def read(name: str) -> bytes:
+            return self._directories.read(0, name)
+
         # cpu.stat is there without the controller.
-        cpu = counter(read(fd, "cpu.stat"), b"usage_usec") / 1e6
-        peak_memory = peak_processes = None
+        cpu = counter(read("cpu.stat"), b"usage_usec") / 1e6
+        peak_memory = peak_processes = processes = None
         oom_kills = refused = 0
         if "memory" in controllers:
-            oom_kills = counter(read(fd, "memory.events"), b"oom_kill")
+            oom_kills = counter(read("memory.events"), b"oom_kill")
             if "memory.peak" in files:
-                peak_memory = int(read(fd, "memory.peak"))
+                peak_memory = int(read("memory.peak"))
         if "pids" in controllers:
+            processes = int(read("pids.current"))
             if "pids.events" in files:
-                refused = counter(read(fd, "pids.events"), b"max")
+                refused = counter(read("pids.events"), b"max")
             if "pids.peak" in files:
-                peak_processes = int(read(fd, "pids.peak"))
-        return CgroupUsage(cpu, peak_memory, peak_processes, oom_kills, refused)
+                peak_processes = int(read("pids.peak"))
+        return CgroupUsage(cpu, peak_memory, peak_processes, oom_kills, refused, processes)
 
     def watch_oom(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """``memory.events`` is polled for POLLPRI, which says that it has changed since read.

@@ -79,6 +79,7 @@ class NamespaceBoundary:
             peak_processes=usage.peak_processes,
             oom_kills=usage.oom_kills,
             processes_refused=usage.pids_refused,
+            processes=usage.processes,
         )
 
     def kill(self) -> None:
@@ -160,6 +161,7 @@ class NamespaceTier:
             cpus = self._choose_cpus(profile.cpus)
             link = await self._clone(zygote, profile, boundary, cgroup, offset, cpus)
             await self._check_receipt(link, offset, len(cpus) or None)
+            cgroup.open_counters()
         except BaseException:
             await asyncio.shield(_abandon(boundary, link))
             raise
