@@ -105,8 +105,7 @@ def rehearse() -> None:
     kept = sys.argv, sys.orig_argv, sys.path[:], sys.modules["__main__"]
     main = _make_main(None, [], b"")
     try:
-        beside = {entry.partition(".")[0] for entry in os.listdir(".")}
-        beside.intersection(sys.modules).difference(sys.builtin_module_names, ("__main__",))
+        os.listdir(".")
         with io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape") as out:
             main.out, main.json = out, json
             code = compile(_REHEARSAL, "<string>", "exec", dont_inherit=True)
@@ -176,7 +175,10 @@ def _forget_ours(folder: str) -> None:
         beside = {entry.partition(".")[0] for entry in os.listdir(folder or ".")}
     except OSError:
         return
-    for shadowed in beside.intersection(loaded).difference(sys.builtin_module_names, ("__main__",)):
+    # Looked up, not intersected: that would touch, and so copy, the pages of every name.
+    for shadowed in [name for name in beside if name in loaded]:
+        if shadowed == "__main__" or shadowed in sys.builtin_module_names:
+            continue
         for name in [name for name in loaded if name.partition(".")[0] == shadowed]:
             del loaded[name]
 
