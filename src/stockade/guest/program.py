@@ -8,6 +8,7 @@ which are closed before the program's first instruction.
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import resource
@@ -168,6 +169,7 @@ def _set_rlimits(rlimits: dict[str, int | None]) -> None:
         # Each thread's stack counts as data, at its full size: 8 MiB would allow few.
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
         resource.setrlimit(resource.RLIMIT_STACK, (_THREAD_STACK, hard))
+        _thread.stack_size(_THREAD_STACK)  # for this process, which has read the limit already
     for kind, name in _RLIMITS:
         value = rlimits[name]
         if value is not None:

@@ -54,7 +54,10 @@ class Zygote:
         identity: IdentitySlice | SoleSlice,
     ) -> None:
         self._process = process
-        self._pidfd = os.pidfd_open(process.pid)
+        try:
+            self._pidfd = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            self._pidfd = -1  # the launcher has given up already; it will have said why
         self._control = control
         self.identity = identity
         self.housing: asyncio.Task[None] | None = None
