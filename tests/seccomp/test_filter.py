@@ -239,7 +239,8 @@ ORACLES: dict[str, Oracle] = {
     "setsockopt": lambda _, level, name, *__: allow_if(level != 1 or name not in (26, 50, 51, 52)),
     "ioctl": lambda _, command, *__: allow_if(command not in (0x5412, 0x541C, 0x5423)),
     "fcntl": lambda _, command, *__: allow_if(command not in (1024, 1026, 1036, 1040)),
-    "inotify_add_watch": lambda _, __, mask, *___: allow_if(not mask & 0x31),
+    "mmap": lambda _, __, ___, flags, *____: allow_if(not flags & 0x40000),
+    "memfd_create": lambda _, flags, *__: allow_if(not flags & 0x4),
     "madvise": lambda _, __, advice, *___: allow_if(advice != 12),
     "prctl": lambda option, *_: allow_if(option not in (26, 35, 62, 67)),
     "seccomp": lambda _, flags, *__: allow_if(not flags & 10),
@@ -336,8 +337,9 @@ def test_arguments_decide_as_the_kernel_sees_them(
         ("mknodat", (0, 0, 0o010666), "ALLOW"),  # mkfifo
         ("seccomp", (1, 8), "EPERM"),
         ("seccomp", (1, 1), "ALLOW"),
-        ("inotify_add_watch", (0, 0, 0xFFF), "EPERM"),  # IN_ALL_EVENTS
-        ("inotify_add_watch", (0, 0, 0xFC6), "ALLOW"),  # what libuv asks for
+        ("mmap", (0, 4096, 3, 0x22, 0xFFFFFFFF, 0), "ALLOW"),  # private, anonymous
+        ("mmap", (0, 4096, 3, 0x40022, 0xFFFFFFFF, 0), "EPERM"),  # of huge pages
+        ("memfd_create", (0, 0x5), "EPERM"),
     ],
 )
 @each_architecture

@@ -100,6 +100,7 @@ class ProgramExecution:
         self._stopped_after: float | None = None
         self._caller_error: BaseException | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
+        self._given_up = False
         self._timers: list[asyncio.TimerHandle] = []
         self._began = time.monotonic()
         if single and not request.files and not isinstance(request.program, PythonScript):
@@ -138,6 +139,7 @@ class ProgramExecution:
     async def cancel(self) -> None:
         """End it with outcome ``cancelled``; one that has ended waits no longer for its sink."""
         self._stop(Stopped.CANCELLED)
+        self._given_up = True
         if self._end_report.done() and self._copying is not None:
             self._copying.cancel()
 
@@ -148,7 +150,7 @@ class ProgramExecution:
         except asyncio.CancelledError:
             if self._task.cancelled():
                 raise
-            self._stop(Stopped.CANCELLED)
+            await self.cancel()
             self._sandbox.boundary.kill()
             await asyncio.shield(self._task)
             raise
@@ -315,7 +317,7 @@ class ProgramExecution:
             await asyncio.wait({self._feeding})
         if self._copying is not None and self._pieces is not None:
             self._pieces.put_nowait(None)
-            if self._evidence.stopped is Stopped.CANCELLED:
+            if self._given_up or self._evidence.stopped is Stopped.CANCELLED:
                 # Nobody waits for the output any more: a sink that hangs is left behind.
                 await asyncio.wait({self._copying}, timeout=SINK_SECONDS)
                 self._copying.cancel()

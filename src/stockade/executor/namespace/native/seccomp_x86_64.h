@@ -8,168 +8,174 @@
 
 static const struct sock_filter seccomp_filter[] = {
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 4 },                  /*   0 the instruction set */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 162, 0xc000003e },      /*   1 any other way into the kernel */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 168, 0xc000003e },      /*   1 any other way into the kernel */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 0 },                  /*   2 the number of the call */
-	{ BPF_JMP | BPF_JGE | BPF_K, 160, 0, 0x40000000 },      /*   3 x32 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 56, 236 },              /*   4 from 236..238 vserver to set_mempolicy */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 26, 314 },              /*   5 from 314 sched_setattr */
+	{ BPF_JMP | BPF_JGE | BPF_K, 166, 0, 0x40000000 },      /*   3 x32 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 59, 236 },              /*   4 from 236..238 vserver to set_mempolicy */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 29, 314 },              /*   5 from 314 sched_setattr */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 14, 434 },              /*   6 from 434 pidfd_open */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 7, 448 },               /*   7 from 448 process_mrelease */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 462 },               /*   8 from 462..466 mseal to removexattrat */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 471 },               /*   9 from 471 rseq_slice_yield */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 152, 58, 471 },            /*  10 471 rseq_slice_yield */
-	{ BPF_JMP | BPF_JGE | BPF_K, 150, 151, 467 },           /*  11 from 467..470 open_tree_attr to listns */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 158, 61, 471 },            /*  10 471 rseq_slice_yield */
+	{ BPF_JMP | BPF_JGE | BPF_K, 156, 157, 467 },           /*  11 from 467..470 open_tree_attr to listns */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 452 },               /*  12 from 452..456 fchmodat2 to futex_requeue */
-	{ BPF_JMP | BPF_JGE | BPF_K, 148, 149, 457 },           /*  13 from 457..461 statmount to lsm_list_modules */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 148, 147, 449 },           /*  14 449 futex_waitv */
+	{ BPF_JMP | BPF_JGE | BPF_K, 154, 155, 457 },           /*  13 from 457..461 statmount to lsm_list_modules */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 154, 153, 449 },           /*  14 449 futex_waitv */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 440 },               /*  15 from 440 process_madvise */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 444 },               /*  16 from 444..446 landlock_create_ruleset to landlock_restrict_self */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 51, 145, 447 },            /*  17 447 memfd_secret */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 144, 143, 441 },           /*  18 441 epoll_pwait2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 49, 0, 435 },              /*  19 435 clone3 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 141, 142, 438 },           /*  20 438 pidfd_getfd */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 54, 151, 447 },            /*  17 447 memfd_secret */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 150, 149, 441 },           /*  18 441 epoll_pwait2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 52, 0, 435 },              /*  19 435 clone3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 147, 148, 438 },           /*  20 438 pidfd_getfd */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 4, 324 },               /*  21 from 324..332 membarrier to statx */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 337 },               /*  22 from 337 not known */
-	{ BPF_JMP | BPF_JGE | BPF_K, 138, 0, 428 },             /*  23 from 428..433 open_tree to fspick */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 138, 44, 424 },            /*  24 424 pidfd_send_signal */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 43, 137, 333 },            /*  25 333 io_pgetevents */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 320 },               /*  26 from 320..321 kexec_file_load to bpf */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 135, 134, 322 },           /*  27 322 execveat */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 61, 315 },              /*  28 from 315..316 sched_getattr to renameat2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 133, 317 },             /*  29 317 seccomp */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  30 seccomp argument 1 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 130, 131, 0xa },          /*  31 seccomp argument 1 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 14, 278 },              /*  32 from 278..279 vmsplice to move_pages */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 11, 300 },              /*  33 from 300..301 fanotify_init to fanotify_mark */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 8, 302 },               /*  34 302 prlimit64 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  35 prlimit64 argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 125, 0 },               /*  36 prlimit64 argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  37 prlimit64 argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 124, 4 },               /*  38 prlimit64 argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  39 prlimit64 argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 121, 0 },               /*  40 prlimit64 argument 2 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 36 },                 /*  41 prlimit64 argument 2 */
-	{ BPF_JMP | BPF_JA, 0, 0, 48 },                         /*  42 prlimit64 argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 119, 0, 307 },             /*  43 307 sendmmsg */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 118, 117, 309 },           /*  44 309 getcpu */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 116, 280 },             /*  45 from 280..297 utimensat to rt_tgsigqueueinfo */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 115, 116, 298 },           /*  46 298 perf_event_open */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 252 },               /*  47 from 252..253 ioprio_get to inotify_init */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 254 },               /*  48 254 inotify_add_watch */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  49 inotify_add_watch argument 2 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 111, 112, 0x31 },         /*  50 inotify_add_watch argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 110, 0, 256 },             /*  51 256 migrate_pages */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 259 },               /*  52 259 mknodat */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  53 mknodat argument 2 */
-	{ BPF_JMP | BPF_JA, 0, 0, 48 },                         /*  54 mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 106, 107, 272 },           /*  55 272 unshare */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 251 },               /*  56 from 251 ioprio_set */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  57 ioprio_set argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 27, 103, 1 },              /*  58 ioprio_set argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 103, 0, 239 },             /*  59 239 get_mempolicy */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 102, 101, 247 },           /*  60 247 waitid */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 30, 137 },              /*  61 from 137..138 statfs to fstatfs */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 186 },               /*  62 from 186..202 gettid to futex */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 217 },               /*  63 from 217..219 getdents64 to restart_syscall */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 97, 0, 220 },              /*  64 220 semtimedop */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 96, 97, 227 },             /*  65 227 clock_settime */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 205 },               /*  66 from 205..211 set_thread_area to get_thread_area */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 212 },               /*  67 from 212 lookup_dcookie */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 94, 93, 213 },             /*  68 213 epoll_create */
-	{ BPF_RET | BPF_K, 0, 0, 0x50026 },                     /*  69 ENOSYS */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 91, 92, 203 },             /*  70 203 sched_setaffinity */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 10, 153 },              /*  71 from 153..156 vhangup to _sysctl */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 5, 157 },               /*  72 157 prctl */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  73 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 87, 0, 26 },               /*  74 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 86, 0, 35 },               /*  75 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 85, 0, 62 },               /*  76 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 84, 85, 67 },              /*  77 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 84, 0, 158 },              /*  78 158 arch_prctl */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 82, 160 },              /*  79 160 setrlimit */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  80 setrlimit argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 80, 81, 4 },               /*  81 setrlimit argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 79, 0, 139 },              /*  82 139 sysfs */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 4, 141 },               /*  83 141 setpriority */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  84 setpriority argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 76, 0 },                /*  85 setpriority argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  86 setpriority argument 1, ioprio_set argument 1 */
-	{ BPF_JMP | BPF_JA, 0, 0, 3 },                          /*  87 setpriority argument 1, ioprio_set argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 142 },               /*  88 142 sched_setparam */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 73, 144 },              /*  89 144 sched_setscheduler */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  90 sched_setparam argument 0, sched_setscheduler argument 0, sched_setattr argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 71, 70, 0 },               /*  91 setpriority argument 1, sched_setparam argument 0, sched_setscheduler argument 0, ioprio_set argument 1, prlimit64 argument 2, sched_setattr argument 0 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 24, 64 },               /*  92 from 64..71 semget to msgctl */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 14, 133 },              /*  93 from 133 mknod */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 7, 134 },               /*  94 from 134 uselib */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 66, 135 },              /*  95 135 personality */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  96 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 65, 0, 0 },                /*  97 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 64, 0, 0xffffffff },       /*  98 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 63, 0, 8 },                /*  99 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 62, 0, 0x20000 },          /* 100 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 61, 60, 0x20008 },         /* 101 personality argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 102 mknod argument 1 */
-	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf000 },            /* 103 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 58, 0, 0 },                /* 104 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 57, 0, 0x8000 },           /* 105 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 56, 0, 0x1000 },           /* 106 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 55, 54, 0xc000 },          /* 107 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 73 },                /* 108 from 73..100 flock to times */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 52, 0, 101 },              /* 109 101 ptrace */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 51, 52, 103 },             /* 110 103 syslog */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 50, 72 },               /* 111 72 fcntl */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 112 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 48, 0, 1024 },             /* 113 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 47, 0, 1026 },             /* 114 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 46, 0, 1036 },             /* 115 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 45, 46, 1040 },            /* 116 fcntl argument 1 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 35, 32 },               /* 117 from 32..40 dup to sendfile */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 19, 41 },               /* 118 41 socket */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 119 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /* 120 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /* 121 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 18, 10 },               /* 122 socket argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 123 socket argument 1 */
-	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /* 124 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /* 125 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /* 126 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 34, 5 },                /* 127 socket argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 128 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 33, 0, 1 },                /* 129 socket argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 130 socket argument 1 */
-	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /* 131 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 29, 0, 5 },                /* 132 socket argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 133 socket argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 28, 0, 0 },                /* 134 socket argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 27, 0, 6 },                /* 135 socket argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 26, 0, 17 },               /* 136 socket argument 2 */
-	{ BPF_RET | BPF_K, 0, 0, 0x5005d },                     /* 137 EPROTONOSUPPORT */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 53 },                /* 138 53 socketpair */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 139 socketpair argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 22, 0, 1 },                /* 140 socketpair argument 0 */
-	{ BPF_RET | BPF_K, 0, 0, 0x50061 },                     /* 141 EAFNOSUPPORT */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 7, 54 },                /* 142 54 setsockopt */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 143 setsockopt argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 18, 1 },                /* 144 setsockopt argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 145 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 15, 0, 26 },               /* 146 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 14, 0, 50 },               /* 147 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 13, 0, 51 },               /* 148 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 12, 13, 52 },              /* 149 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 12, 56 },               /* 150 56 clone */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 151 clone argument 0 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 9, 10, 0x7e020000 },      /* 152 clone argument 0 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 28 },                /* 153 from 28 madvise */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 7, 28 },                /* 154 28 madvise */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 155 madvise argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 5, 6, 12 },                /* 156 madvise argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 5, 16 },                /* 157 16 ioctl */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 158 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 0x5412 },            /* 159 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0x541c },            /* 160 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0x5423 },            /* 161 ioctl argument 1 */
-	{ BPF_RET | BPF_K, 0, 0, 0x50001 },                     /* 162 EPERM */
-	{ BPF_RET | BPF_K, 0, 0, 0x7fff0000 },                  /* 163 ALLOW */
-	{ BPF_RET | BPF_K, 0, 0, 0x80000000 },                  /* 164 KILL_PROCESS */
+	{ BPF_JMP | BPF_JGE | BPF_K, 144, 0, 428 },             /*  23 from 428..433 open_tree to fspick */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 144, 47, 424 },            /*  24 424 pidfd_send_signal */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 46, 143, 333 },            /*  25 333 io_pgetevents */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 4, 319 },               /*  26 from 319 memfd_create */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 320 },               /*  27 from 320..321 kexec_file_load to bpf */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 140, 139, 322 },           /*  28 322 execveat */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  29 memfd_create argument 1 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 137, 138, 0x4 },          /*  30 memfd_create argument 1 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 61, 315 },              /*  31 from 315..316 sched_getattr to renameat2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 136, 317 },             /*  32 317 seccomp */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  33 seccomp argument 1 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 133, 134, 0xa },          /*  34 seccomp argument 1 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 15, 278 },              /*  35 from 278..279 vmsplice to move_pages */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 11, 300 },              /*  36 from 300..301 fanotify_init to fanotify_mark */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 8, 302 },               /*  37 302 prlimit64 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  38 prlimit64 argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 128, 0 },               /*  39 prlimit64 argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  40 prlimit64 argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 127, 4 },               /*  41 prlimit64 argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  42 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 124, 0 },               /*  43 prlimit64 argument 2 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 36 },                 /*  44 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JA, 0, 0, 48 },                         /*  45 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 122, 0, 307 },             /*  46 307 sendmmsg */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 121, 120, 309 },           /*  47 309 getcpu */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 119, 280 },             /*  48 from 280..293 utimensat to pipe2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 22, 0, 294 },              /*  49 294 inotify_init1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 117, 118, 298 },           /*  50 298 perf_event_open */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 10, 251 },              /*  51 from 251 ioprio_set */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 4, 257 },               /*  52 from 257..258 openat to mkdirat */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 259 },               /*  53 259 mknodat */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  54 mknodat argument 2 */
+	{ BPF_JMP | BPF_JA, 0, 0, 50 },                         /*  55 mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 111, 112, 272 },           /*  56 272 unshare */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 253 },               /*  57 from 253..255 inotify_init to inotify_rm_watch */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 109, 13, 256 },            /*  58 256 migrate_pages */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 109, 0, 252 },             /*  59 252 ioprio_get */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  60 ioprio_set argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 27, 106, 1 },              /*  61 ioprio_set argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 106, 0, 239 },             /*  62 239 get_mempolicy */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 105, 104, 247 },           /*  63 247 waitid */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 30, 137 },              /*  64 from 137..138 statfs to fstatfs */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 186 },               /*  65 from 186..202 gettid to futex */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 217 },               /*  66 from 217..219 getdents64 to restart_syscall */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 100, 0, 220 },             /*  67 220 semtimedop */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 99, 100, 227 },            /*  68 227 clock_settime */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 205 },               /*  69 from 205..211 set_thread_area to get_thread_area */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 212 },               /*  70 from 212 lookup_dcookie */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 97, 96, 213 },             /*  71 213 epoll_create */
+	{ BPF_RET | BPF_K, 0, 0, 0x50026 },                     /*  72 ENOSYS */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 94, 95, 203 },             /*  73 203 sched_setaffinity */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 10, 153 },              /*  74 from 153..156 vhangup to _sysctl */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 5, 157 },               /*  75 157 prctl */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  76 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 90, 0, 26 },               /*  77 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 89, 0, 35 },               /*  78 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 88, 0, 62 },               /*  79 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 87, 88, 67 },              /*  80 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 87, 0, 158 },              /*  81 158 arch_prctl */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 85, 160 },              /*  82 160 setrlimit */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  83 setrlimit argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 83, 84, 4 },               /*  84 setrlimit argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 82, 0, 139 },              /*  85 139 sysfs */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 4, 141 },               /*  86 141 setpriority */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  87 setpriority argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 79, 0 },                /*  88 setpriority argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  89 setpriority argument 1, ioprio_set argument 1 */
+	{ BPF_JMP | BPF_JA, 0, 0, 3 },                          /*  90 setpriority argument 1, ioprio_set argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 142 },               /*  91 142 sched_setparam */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 76, 144 },              /*  92 144 sched_setscheduler */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  93 sched_setparam argument 0, sched_setscheduler argument 0, sched_setattr argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 74, 73, 0 },               /*  94 setpriority argument 1, sched_setparam argument 0, sched_setscheduler argument 0, ioprio_set argument 1, prlimit64 argument 2, sched_setattr argument 0 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 24, 64 },               /*  95 from 64..71 semget to msgctl */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 14, 133 },              /*  96 from 133 mknod */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 7, 134 },               /*  97 from 134 uselib */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 69, 135 },              /*  98 135 personality */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  99 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 68, 0, 0 },                /* 100 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 67, 0, 0xffffffff },       /* 101 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 66, 0, 8 },                /* 102 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 65, 0, 0x20000 },          /* 103 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 64, 63, 0x20008 },         /* 104 personality argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 105 mknod argument 1 */
+	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf000 },            /* 106 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 61, 0, 0 },                /* 107 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 60, 0, 0x8000 },           /* 108 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 59, 0, 0x1000 },           /* 109 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 58, 57, 0xc000 },          /* 110 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 73 },                /* 111 from 73..100 flock to times */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 55, 0, 101 },              /* 112 101 ptrace */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 54, 55, 103 },             /* 113 103 syslog */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 53, 72 },               /* 114 72 fcntl */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 115 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 51, 0, 1024 },             /* 116 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 50, 0, 1026 },             /* 117 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 49, 0, 1036 },             /* 118 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 48, 49, 1040 },            /* 119 fcntl argument 1 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 35, 32 },               /* 120 from 32..40 dup to sendfile */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 19, 41 },               /* 121 41 socket */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 122 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /* 123 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /* 124 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 18, 10 },               /* 125 socket argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 126 socket argument 1 */
+	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /* 127 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /* 128 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /* 129 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 37, 5 },                /* 130 socket argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 131 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 36, 0, 1 },                /* 132 socket argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 133 socket argument 1 */
+	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /* 134 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 32, 0, 5 },                /* 135 socket argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 136 socket argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 31, 0, 0 },                /* 137 socket argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 30, 0, 6 },                /* 138 socket argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 29, 0, 17 },               /* 139 socket argument 2 */
+	{ BPF_RET | BPF_K, 0, 0, 0x5005d },                     /* 140 EPROTONOSUPPORT */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 53 },                /* 141 53 socketpair */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 142 socketpair argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 25, 0, 1 },                /* 143 socketpair argument 0 */
+	{ BPF_RET | BPF_K, 0, 0, 0x50061 },                     /* 144 EAFNOSUPPORT */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 7, 54 },                /* 145 54 setsockopt */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 146 setsockopt argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 21, 1 },                /* 147 setsockopt argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 148 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 18, 0, 26 },               /* 149 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 17, 0, 50 },               /* 150 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 16, 0, 51 },               /* 151 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 15, 16, 52 },              /* 152 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 15, 56 },               /* 153 56 clone */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 154 clone argument 0 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 12, 13, 0x7e020000 },     /* 155 clone argument 0 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 28 },                /* 156 from 28 madvise */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 10, 28 },               /* 157 28 madvise */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 158 madvise argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 8, 9, 12 },                /* 159 madvise argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 9 },                 /* 160 9 mmap */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 40 },                 /* 161 mmap argument 3 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 5, 6, 0x40000 },          /* 162 mmap argument 3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 5, 16 },                /* 163 16 ioctl */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 164 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 0x5412 },            /* 165 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0x541c },            /* 166 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0x5423 },            /* 167 ioctl argument 1 */
+	{ BPF_RET | BPF_K, 0, 0, 0x50001 },                     /* 168 EPERM */
+	{ BPF_RET | BPF_K, 0, 0, 0x7fff0000 },                  /* 169 ALLOW */
+	{ BPF_RET | BPF_K, 0, 0, 0x80000000 },                  /* 170 KILL_PROCESS */
 };

@@ -97,11 +97,11 @@ ALLOWED: dict[str, str] = {
     "wait for events": """
         poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
         epoll_pwait2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime
-        timerfd_gettime inotify_init inotify_init1 inotify_rm_watch
+        timerfd_gettime
         """,
     "memory": """
-        mmap munmap mprotect mremap msync mincore brk mlock mlock2 munlock mlockall munlockall
-        memfd_create pkey_alloc pkey_free pkey_mprotect map_shadow_stack mseal get_mempolicy
+        munmap mprotect mremap msync mincore brk mlock mlock2 munlock mlockall munlockall
+        pkey_alloc pkey_free pkey_mprotect map_shadow_stack mseal get_mempolicy
         membarrier
         """,
     "start and end processes and threads": """
@@ -170,6 +170,12 @@ DENIED: tuple[Denied, ...] = (
     Denied(
         "io_setup io_destroy io_submit io_cancel io_getevents io_pgetevents",
         "rarely used kernel code with a long list of faults, and memory pinned per context",
+        ENOSYS,
+    ),
+    Denied(
+        "inotify_init inotify_init1 inotify_add_watch inotify_rm_watch",
+        "instances count against the owner of the outer namespace, and 128 starve the host's "
+        "root; a watch on a shared inode tells what neighbours do. Watchers fall back to polling",
         ENOSYS,
     ),
     Denied("memfd_secret", "pages that the host cannot inspect, swap or hibernate", ENOSYS),
@@ -379,11 +385,17 @@ RULES: tuple[Rule, ...] = (
         ALLOW,
     ),
     Rule(
-        "inotify_add_watch",
-        # IN_ACCESS, IN_CLOSE_NOWRITE, IN_OPEN. Events of change stay: on a read-only image
-        # there are none, and in a workspace they are what a watcher wants.
-        "no watching what other sandboxes read in a shared image",
-        _allow(_bits_clear(2, 0x1 | 0x10 | 0x20)),
+        "mmap",
+        # MAP_HUGETLB.
+        "no huge pages: they come from the host's pool, outside of the memory ceiling",
+        _allow(_bits_clear(3, 0x4_0000)),
+        EPERM,
+    ),
+    Rule(
+        "memfd_create",
+        # MFD_HUGETLB.
+        "no huge pages, as for mmap",
+        _allow(_bits_clear(1, 0x4)),
         EPERM,
     ),
     Rule(
