@@ -327,10 +327,11 @@ async def test_pages_that_are_none(page: bytes) -> None:
 
 
 async def test_the_same_name_twice() -> None:
+    # readdir(3) may meet a file that is renamed meanwhile twice; it is told once.
     with HandPlayedGuest() as guest:
         entries = [["a", "file", 1], ["a", "folder", 0]]
-        with pytest.raises(SandboxLost):
-            await play_list(guest, {"entries": entries, "more": False})
+        (entry,) = await play_list(guest, {"entries": entries, "more": False})
+        assert entry[0] == "a"
 
 
 async def test_a_listing_that_never_ends_is_refused() -> None:

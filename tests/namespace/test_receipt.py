@@ -16,7 +16,7 @@ STATUS = (
 )
 MOUNTS = (
     "/ ro,nosuid,nodev,relatime tmpfs\n/usr ro,nosuid,nodev,relatime ext4\n"
-    "/etc/alternatives ro,nosuid,nodev ext4\n/dev/null rw,nosuid,noexec devtmpfs\n"
+    "/etc/alternatives ro,nosuid,nodev ext4\n/dev/null ro,nosuid,noexec devtmpfs\n"
     "/proc rw,nosuid,nodev,noexec proc\n/workspace rw,nosuid,nodev tmpfs\n"
     "/tmp rw,nosuid,nodev tmpfs\n/proc rw,nosuid,nodev,noexec proc\n"
     "/dev/pts rw,nosuid,noexec devpts\n"
@@ -110,6 +110,7 @@ def test_a_fact_that_differs_is_a_fault(name: str, value: object) -> None:
         ("/ ro,", "/ rw,", "ro"),
         ("/workspace rw,nosuid,nodev tmpfs", "/workspace rw,nosuid,nodev ext4", "ext4"),
         ("/etc/alternatives ro,", "/etc/alternatives rw,", "/etc/alternatives is writable"),
+        ("/dev/null ro,", "/dev/null rw,", "/dev/null is writable"),
         ("/dev/null", "/home ro,nosuid,nodev ext4\n/dev/null", "'/home' is mounted"),
         ("/dev/null", "/sys ro,nosuid sysfs\n/dev/null", "'/sys' is mounted"),
         ("/dev/pts rw,nosuid,noexec devpts\n", "", "/dev/pts is not mounted"),

@@ -61,15 +61,19 @@ class LocalEnvironment:
         wanted = sandbox or _DEFAULT
         began = time.monotonic()
         taken = await self._take(wanted)
-        execution = ProgramExecution(
-            taken,
-            request,
-            wanted.limits,
-            single=True,
-            waited=time.monotonic() - began,
-            stdin=stdin,
-            on_output=on_output,
-        )
+        try:
+            execution = ProgramExecution(
+                taken,
+                request,
+                wanted.limits,
+                single=True,
+                waited=time.monotonic() - began,
+                stdin=stdin,
+                on_output=on_output,
+            )
+        except BaseException:
+            self._pool.dispose(taken)
+            raise
         self._executions.add(execution)
         execution.add_done_callback(lambda: self._on_end(execution, taken))
         return execution

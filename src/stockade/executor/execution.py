@@ -166,6 +166,7 @@ class ProgramExecution:
             self._try_to_start()
         if self._started_at:
             await self._end_report
+            self._link.broken.remove_done_callback(self._on_broken)
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         for timer in self._timers:
@@ -286,10 +287,11 @@ class ProgramExecution:
         taken: list[Artefact] = []
         missing: list[MissingArtefact] = []
         room = self._limits.artefact_bytes
+        deadline = self._loop.time() + self._limits.wall_seconds + 5
         for name in self._request.artefacts:
             content = bytearray()
             try:
-                async with asyncio.timeout(self._limits.wall_seconds + 5):
+                async with asyncio.timeout_at(deadline):
                     async for piece in fetch(self._link, name, room):
                         content += piece
             except FileRefused as refusal:

@@ -29,11 +29,13 @@ async def open_local(*, warm: bool = True, parked: int = PARKED) -> AsyncIterato
     zygotes = Zygotes(image, open_identities(), PRELOADED if warm else ())
     # Both take tens of milliseconds; the first call waits for the slower one only.
     starting = asyncio.create_task(zygotes.get(SandboxRequest().tenant))
+    probing = asyncio.create_task(asyncio.to_thread(find_cgroups))
     try:
-        cgroups = await asyncio.to_thread(find_cgroups)
-        tier = NamespaceTier(image, cgroups, zygotes)
+        tier = NamespaceTier(image, await asyncio.shield(probing), zygotes)
     except BaseException:
         await _abandon(starting, zygotes)
+        # A thread cannot be cancelled: what it made is to be removed.
+        (await probing).close()
         raise
     environment = LocalEnvironment(tier, parked if warm else 0)
     try:

@@ -83,6 +83,9 @@ class LinuxHost:
                 raise OSError(number, f"cannot enter it ({os.strerror(number)})")
             return inspect(pid, report == b"refused")
         finally:
+            # A byte, not the end of file alone: a process that another thread forked
+            # meanwhile may hold a copy of this end for ever.
+            os.write(release_write, b".")
             os.close(release_write)
             os.close(report_read)
             os.waitpid(pid, 0)

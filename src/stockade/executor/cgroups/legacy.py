@@ -31,6 +31,7 @@ _COUNTERS = (
     ("memory", "memory.oom_control"),
     ("pids", "pids.current"),
 )
+_SOCKET_BYTES = 16 * 1024 * 1024
 _TRIAL_LIMIT = 64 * 1024 * 1024
 
 
@@ -319,6 +320,9 @@ def _set_memory(fd: int, size: int, memsw: bool, raising: bool) -> None:
     names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"] if memsw else []
     for name in reversed(names) if raising else names or ["memory.limit_in_bytes"]:
         write(fd, name, b"%d" % size)
+    # Buffers of sockets are counted apart in v1, and not at all without a limit.
+    if present(fd, "memory.kmem.tcp.limit_in_bytes"):
+        write(fd, "memory.kmem.tcp.limit_in_bytes", b"%d" % min(size, _SOCKET_BYTES))
 
 
 def _set_cpu(fd: int, cpus: float) -> None:

@@ -84,6 +84,6 @@ def _mount_faults(mounts: Mapping[str, tuple[str, frozenset[str]]]) -> list[str]
     for place in mounts.keys() - _MOUNTS.keys():
         if not place.startswith(_ALSO_MOUNTED):
             found.append(f"{place!r} is mounted, which no profile names")
-        elif not place.startswith("/dev/") and "ro" not in mounts[place][1]:
+        elif "ro" not in mounts[place][1]:
             found.append(f"{place} is writable")
     return found

@@ -145,7 +145,7 @@ class NamespaceTier:
         ceilings = GuestCeilings(profile.memory_bytes, profile.processes, profile.cpus)
         try:
             cgroup = self._cgroups.create(f"sandbox-{next(self._numbers)}", ceilings)
-        except CgroupError as error:
+        except (CgroupError, OSError) as error:
             identity.release(offset)
             raise Unavailable(f"no cgroup for a sandbox: {error}") from error
         boundary = NamespaceBoundary(
@@ -162,6 +162,9 @@ class NamespaceTier:
             link = await self._clone(zygote, profile, boundary, cgroup, offset, cpus)
             await self._check_receipt(link, offset, len(cpus) or None)
             cgroup.open_counters()
+        except OSError as error:
+            await asyncio.shield(_abandon(boundary, link))
+            raise Unavailable(f"no sandbox could be made: {error}") from error
         except BaseException:
             await asyncio.shield(_abandon(boundary, link))
             raise
@@ -186,6 +189,7 @@ class NamespaceTier:
             cgroup = self._cgroups.create(f"zygote-{next(self._numbers)}", _UNBOUNDED)
         except CgroupError as error:
             raise Unavailable(f"no cgroup for a zygote: {error}") from error
+        zygote.at_end(cgroup.remove)
         try:
             await zygote.enter_cgroups(cgroup.join_fds())
         finally:
@@ -201,13 +205,13 @@ class NamespaceTier:
         cpus: list[int],
     ) -> Link:
         guest_in, to_guest = os.pipe()
-        from_guest, guest_out = os.pipe()
         try:
-            link = Link(asyncio.get_running_loop(), from_guest, to_guest)
-        except BaseException:
-            os.close(from_guest)
+            from_guest, guest_out = os.pipe()
+        except OSError:
+            os.close(guest_in)
             os.close(to_guest)
             raise
+        link = Link(asyncio.get_running_loop(), from_guest, to_guest)
         try:
             request = {
                 "id": offset,

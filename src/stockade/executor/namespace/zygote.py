@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from stockade.executor.namespace.identity import IdentitySlice, SoleSlice
@@ -62,6 +62,7 @@ class Zygote:
         self.identity = identity
         self.housing: asyncio.Task[None] | None = None
         """Its way into cgroups of its own, which the tier begins when it first needs it."""
+        self._at_end: Callable[[], Awaitable[None]] | None = None
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[asyncio.Future[int | None]] = deque()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -103,6 +104,9 @@ class Zygote:
         except OSError as error:
             ours.close()
             raise Unavailable(f"the launcher cannot be started: {error}") from error
+        except BaseException:
+            ours.close()
+            raise
         finally:
             theirs.close()
         zygote = cls(process, ours, identity)
@@ -168,6 +172,10 @@ class Zygote:
         finally:
             stuck.cancel()
 
+    def at_end(self, clean_up: Callable[[], Awaitable[None]]) -> None:
+        """Have something cleaned up once nothing of it lives."""
+        self._at_end = clean_up
+
     async def end(self) -> None:
         """End it and every sandbox of it; returns when they are gone."""
         self._hang_up("the zygote was ended")
@@ -179,6 +187,9 @@ class Zygote:
         self._listening.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._listening
+        if self._at_end is not None:
+            clean_up, self._at_end = self._at_end, None
+            await clean_up()
 
     def _process_kill(self) -> None:
         # The launcher: pid 1 of the tenant's tree dies with it, and the tree with pid 1.

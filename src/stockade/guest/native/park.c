@@ -37,7 +37,7 @@ static void lay_out(int pipes[PIPES][2])
     int lifted[PIPES];
 
     for (int i = 0; i < PIPES; i++)
-        lifted[i] = fcntl(pipes[i][i == 0 || i == 2 ? READ : WRITE], F_DUPFD, 64);
+        lifted[i] = fcntl(pipes[i][i == 0 || i == 2 ? READ : WRITE], F_DUPFD, ABOVE_ALL);
     for (int i = 0; i < PIPES; i++)
         if (lifted[i] < 0 || dup2(lifted[i], targets[i]) < 0)
             _exit(2);

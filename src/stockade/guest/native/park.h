@@ -25,6 +25,7 @@ enum {
     FIRST_DOOR = 5, /* cgroup doors follow: write "0" to enter */
     MOST_DOORS = 4,
     FIRST_PARKED = 10, /* struct parked, in its order */
+    ABOVE_ALL = 20,    /* no fixed number is this high */
 };
 
 /* Descriptors of the program's process; the first four are what every program has. */

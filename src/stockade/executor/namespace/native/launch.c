@@ -133,9 +133,12 @@ static void take_trees(struct launch *launch)
             .propagation = MS_PRIVATE,
         };
 
-        /* A device's own node is bound: nodev would make it useless. */
+        /*
+         * A device's own node is bound: nodev would make it useless. Read-only all the same:
+         * a device can be written to, and its node, which is the host's, not be touched.
+         */
         if (strncmp(bind->target, "/dev/", 5) == 0)
-            attributes.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC;
+            attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC;
         bind->tree = (int)syscall(SYS_open_tree, AT_FDCWD, bind->source,
                                   OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
         MUST(bind->tree, "open_tree", bind->source);
@@ -371,6 +374,7 @@ int main(int count, char **arguments)
     long child;
 
     parse(&launch, count, arguments);
+    umask(022); /* the root is for another user to read, whatever the caller's habits */
     die_with(launch.parent);
     MUST(pipe2(mapped, O_CLOEXEC), "pipe", "");
     memset(&flags, 0, sizeof flags);

@@ -109,11 +109,14 @@ static void mount_proc(void)
          "mount /proc");
 }
 
-/* Property: a terminal inside belongs to a pseudo-terminal system of this sandbox alone. */
+/*
+ * Property: a terminal inside belongs to a pseudo-terminal system of this sandbox alone, which
+ * cannot use up those of the whole kernel.
+ */
 static void mount_terminals(void)
 {
     MUST(mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC,
-               "newinstance,ptmxmode=0666,mode=600"),
+               "newinstance,ptmxmode=0666,mode=600,max=64"),
          "mount /dev/pts");
 }
 
@@ -218,7 +221,7 @@ static void forbid_new_privileges(void)
 /* Moves a descriptor out of the way of the fixed numbers below. */
 static int lift(int descriptor)
 {
-    const int lifted = fcntl(descriptor, F_DUPFD_CLOEXEC, 64);
+    const int lifted = fcntl(descriptor, F_DUPFD_CLOEXEC, ABOVE_ALL);
 
     MUST(lifted, "duplicate a descriptor");
     return lifted;
