@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import math
+import signal
 import struct
 import time
 from collections.abc import AsyncIterable, Callable, Mapping
@@ -128,8 +129,8 @@ class ProgramExecution:
 
     async def signal(self, number: int) -> None:
         """Send a signal to the program's process group. Raises :class:`InvalidRequest`."""
-        if not 1 <= number <= 64:
-            raise InvalidRequest("signal", f"{number} is not a signal (1 to 64)")
+        if type(number) not in (int, signal.Signals) or not 1 <= number <= 64:
+            raise InvalidRequest("signal", f"{number!r} is not a signal (1 to 64)")
         self._command(struct.pack("!cB", b"s", number))
 
     async def resize(self, size: TerminalSize) -> None:

@@ -19,6 +19,8 @@ def check_workspace_path(field_name: str, path: str) -> None:
     Names are compared as they are: no normalisation, any byte but NUL and ``/``
     (undecodable bytes as surrogates, PEP 383).
     """
+    if not isinstance(path, str):
+        raise InvalidRequest(field_name, f"{path!r} is not text")
     if not path:
         raise InvalidRequest(field_name, "the path is empty")
     try:
@@ -38,13 +40,36 @@ def check_workspace_path(field_name: str, path: str) -> None:
         raise InvalidRequest(field_name, "a component of the path exceeds 255 bytes (NAME_MAX)")
 
 
+def _require(field_name: str, value: object, kinds: tuple[type, ...], what: str) -> None:
+    """Types are declared; a caller who checks none gets a sentence all the same."""
+    if not isinstance(value, kinds):
+        raise InvalidRequest(field_name, f"{value!r} is not {what}")
+
+
+def _encoded(field_name: str, text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(field_name, f"is not encodable: {error.reason}") from None
+
+
+def _check_source(source: object, kinds: tuple[type, ...]) -> None:
+    if not isinstance(source, kinds):
+        raise InvalidRequest("program.source", f"{type(source).__name__} is not text or bytes")
+    if len(_encoded("program.source", source) if isinstance(source, str) else source) > (  # type: ignore[arg-type]
+        MAX_SOURCE_BYTES
+    ):
+        raise InvalidRequest("program.source", f"exceeds {MAX_SOURCE_BYTES} bytes")
+
+
 def _check_arguments(field_name: str, arguments: tuple[str, ...]) -> None:
+    _require(field_name, arguments, (tuple, list), "a tuple of strings")
     for index, argument in enumerate(arguments):
         if not isinstance(argument, str):
             raise InvalidRequest(f"{field_name}[{index}]", f"{argument!r} is not a string")
         if "\0" in argument:
             raise InvalidRequest(f"{field_name}[{index}]", "contains a NUL byte")
-        if len(argument.encode("utf-8", "surrogateescape")) >= MAX_ARGUMENT_BYTES:
+        if len(_encoded(f"{field_name}[{index}]", argument)) >= MAX_ARGUMENT_BYTES:
             raise InvalidRequest(f"{field_name}[{index}]", f"exceeds {MAX_ARGUMENT_BYTES} bytes")
     if sum(len(argument.encode("utf-8", "surrogateescape")) for argument in arguments) > 1 << 20:
         raise InvalidRequest(field_name, "the arguments exceed 1 MiB together")
@@ -60,8 +85,7 @@ class PythonSource:
     """Start a newly executed interpreter (its own address layout and hash seed)."""
 
     def __post_init__(self) -> None:
-        if len(self.source) > MAX_SOURCE_BYTES:
-            raise InvalidRequest("program.source", f"exceeds {MAX_SOURCE_BYTES} bytes")
+        _check_source(self.source, (str, bytes))
         _check_arguments("program.arguments", self.arguments)
 
 
@@ -76,8 +100,7 @@ class PythonScript:
 
     def __post_init__(self) -> None:
         check_workspace_path("program.name", self.name)
-        if len(self.source) > MAX_SOURCE_BYTES:
-            raise InvalidRequest("program.source", f"exceeds {MAX_SOURCE_BYTES} bytes")
+        _check_source(self.source, (bytes,))
         _check_arguments("program.arguments", self.arguments)
 
 
@@ -88,9 +111,9 @@ class Command:
     argv: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        _check_arguments("program.argv", self.argv)
         if not self.argv or not self.argv[0]:
             raise InvalidRequest("program.argv", "names no program")
-        _check_arguments("program.argv", self.argv)
 
 
 Program = PythonSource | PythonScript | Command
@@ -105,7 +128,7 @@ class TerminalSize:
 
     def __post_init__(self) -> None:
         for name, value in (("rows", self.rows), ("columns", self.columns)):
-            if not 1 <= value <= 65_535:
+            if type(value) is not int or not 1 <= value <= 65_535:
                 raise InvalidRequest(f"terminal.{name}", f"{value!r} is outside 1 to 65535")
 
 
@@ -126,13 +149,23 @@ class ExecutionRequest:
     """Give the program a terminal: its output then all arrives as standard output."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.program, PythonSource | PythonScript | Command):
+            raise InvalidRequest("program", f"{type(self.program).__name__} is no program")
+        _require("environment", self.environment, (Mapping,), "a mapping")
+        _require("files", self.files, (Mapping,), "a mapping")
+        _require("artefacts", self.artefacts, (tuple, list), "a tuple of paths")
         for name, value in self.environment.items():
+            _require("environment", name, (str,), "text")
+            _require(f"environment[{name!r}]", value, (str,), "text")
+            _encoded("environment", name + value)
             if not name or "=" in name or "\0" in name or "\0" in value:
                 raise InvalidRequest("environment", f"{name!r} is not a valid variable")
             if len(name) + len(value) >= MAX_ARGUMENT_BYTES:
                 raise InvalidRequest("environment", f"{name!r} exceeds {MAX_ARGUMENT_BYTES} bytes")
-        for path in self.files:
+        for path, content in self.files.items():
             check_workspace_path("files", path)
+            if not isinstance(content, bytes):
+                raise InvalidRequest("files", f"the content of {path!r} is not bytes")
         for path in self.artefacts:
             check_workspace_path("artefacts", path)
         if self.working_directory:
@@ -151,5 +184,9 @@ class SandboxRequest:
     """``None`` takes the strongest that can be started."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.limits, Limits):
+            raise InvalidRequest("limits", f"{self.limits!r} is no Limits")
+        if not isinstance(self.tenant, str):
+            raise InvalidRequest("tenant", f"{self.tenant!r} is not text")
         if not self.tenant or len(self.tenant) > 128 or not self.tenant.isprintable():
             raise InvalidRequest("tenant", f"{self.tenant!r} is not 1 to 128 printable characters")
