@@ -63,7 +63,7 @@ class NoTree:
         """Everything is absent."""
         return enforcement_of(())
 
-    def create(self, name: str, limits: GuestCeilings) -> NoCgroup:
+    def create(self, name: str, limits: GuestCeilings, *, everywhere: bool = False) -> NoCgroup:
         """Make nothing."""
         check_name(name)
         return NoCgroup(name)

@@ -40,17 +40,21 @@ class LegacyGuest:
 
     __slots__ = ("_ceilings", "_directories", "_loop", "_oom_fd", "_places", "_tree")
 
-    def __init__(self, tree: "LegacyTree", name: str, limits: GuestCeilings) -> None:
+    def __init__(
+        self, tree: "LegacyTree", name: str, limits: GuestCeilings, everywhere: bool
+    ) -> None:
         self._tree = tree
         self._loop: asyncio.AbstractEventLoop | None = None
         self._oom_fd = -1
         self._ceilings: GuestCeilings | None = None
         try:
-            self._directories = GuestDirectories(name, tree.directories, "tasks")
+            # Controller to the place of its hierarchy in GuestDirectories.fds.
+            directories, self._places = (
+                (tree.directories, tree.places) if everywhere else tree.needed(limits)
+            )
+            self._directories = GuestDirectories(name, directories, "tasks")
         except OSError as error:
             raise CgroupError(f"cannot make {name}: {error}") from error
-        # Controller to the place of its hierarchy in GuestDirectories.fds.
-        self._places = tree.places
         try:
             self.set_ceilings(limits)
         except CgroupError:
@@ -222,10 +226,26 @@ class LegacyTree:
         """Each limit whose controller works is kept for all processes together."""
         return enforcement_of([_FIELD_OF[name] for name in self.places])
 
-    def create(self, name: str, limits: GuestCeilings) -> LegacyGuest:
+    def create(self, name: str, limits: GuestCeilings, *, everywhere: bool = False) -> LegacyGuest:
         """Make the cgroups of one sandbox."""
         check_name(name)
-        return LegacyGuest(self, name, limits)
+        return LegacyGuest(self, name, limits, everywhere)
+
+    def needed(self, limits: GuestCeilings) -> tuple[list[ExecutorDirectory], dict[str, int]]:
+        """The hierarchies that such ceilings need, and each controller's place among them.
+
+        A share of all CPUs is no limit: a hierarchy that would keep nothing else is left
+        out, for each costs every sandbox its making, entering and removing.
+        """
+        cpu = self.places.get("cpu")
+        shared = sum(place == cpu for place in self.places.values()) > 1
+        if cpu is None or shared or limits.cpus < (os.cpu_count() or 1):
+            return self.directories, self.places
+        directories = [each for place, each in enumerate(self.directories) if place != cpu]
+        places = {
+            name: place - (place > cpu) for name, place in self.places.items() if place != cpu
+        }
+        return directories, places
 
     def close(self) -> None:
         """Kill and remove everything below."""

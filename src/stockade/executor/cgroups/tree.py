@@ -122,8 +122,11 @@ class CgroupTree(Protocol):
         """Field of ``Limits`` to how this tree keeps it."""
         ...
 
-    def create(self, name: str, limits: GuestCeilings) -> GuestCgroup:
-        """Make the cgroups of one sandbox. Raises :class:`CgroupError`; leaves nothing then."""
+    def create(self, name: str, limits: GuestCeilings, *, everywhere: bool = False) -> GuestCgroup:
+        """Make the cgroups of one sandbox. Raises :class:`CgroupError`; leaves nothing then.
+
+        ``everywhere``: in each hierarchy, also in one that has no limit to keep.
+        """
         ...
 
     def close(self) -> None:

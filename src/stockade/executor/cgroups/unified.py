@@ -214,7 +214,7 @@ class UnifiedTree:
         """Each limit whose controller works is kept for all processes together."""
         return enforcement_of([*(_FIELD_OF[name] for name in self.controllers), "cpu_seconds"])
 
-    def create(self, name: str, limits: GuestCeilings) -> UnifiedGuest:
+    def create(self, name: str, limits: GuestCeilings, *, everywhere: bool = False) -> UnifiedGuest:
         """Make the cgroup of one sandbox."""
         check_name(name)
         return UnifiedGuest(self, name, limits)

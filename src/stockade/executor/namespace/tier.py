@@ -186,7 +186,9 @@ class NamespaceTier:
 
     async def _make_house(self, zygote: Zygote) -> None:
         try:
-            cgroup = self._cgroups.create(f"zygote-{next(self._numbers)}", _UNBOUNDED)
+            cgroup = self._cgroups.create(
+                f"zygote-{next(self._numbers)}", _UNBOUNDED, everywhere=True
+            )
         except CgroupError as error:
             raise Unavailable(f"no cgroup for a zygote: {error}") from error
         zygote.at_end(cgroup.remove)
