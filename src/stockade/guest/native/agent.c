@@ -83,6 +83,7 @@ struct output {
 
 static struct {
     bool active, last, exited, drained;
+    bool taken; /* the terminal, by the program: before that a key would signal nobody */
     pid_t pid;
     uint16_t control;
     int status, master, slave;
@@ -167,6 +168,8 @@ static void end_feed(struct feed *feed)
 /* Writes what the program takes now: called once for all the frames of one read. */
 static void pump(struct feed *feed)
 {
+    if (feed == &program.input && !program.taken)
+        return;
     while (feed->length && feed->descriptor >= 0) {
         const ssize_t count = write(feed->descriptor, feed->waiting + feed->start, feed->length);
         uint32_t own;
@@ -240,6 +243,7 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     }
     memset(&program, 0, sizeof program);
     program.master = program.slave = -1;
+    program.taken = rows == 0;
     if (!parked.pid)
         park_next();
     program.active = true;
@@ -858,7 +862,7 @@ static void receive(void)
 
 /* --- the loop --- */
 
-enum { POLL_WIRE, POLL_CHILD, POLL_INPUT, POLL_SOURCE, POLL_OUTPUT, POLLED = POLL_OUTPUT + 3 };
+enum { POLL_WIRE, POLL_CHILD, POLL_STATUS, POLL_INPUT, POLL_SOURCE, POLL_OUTPUT, POLLED = POLL_OUTPUT + 3 };
 
 static int descriptor_that_waits(const struct feed *feed)
 {
@@ -873,10 +877,13 @@ static void serve(int child)
         struct signalfd_siginfo ignored;
         int timeout = program.active ? SAMPLE_MS : -1;
 
-        for (int i = POLL_INPUT; i < POLLED; i++)
+        for (int i = POLL_STATUS; i < POLLED; i++)
             polled[i].fd = -1;
         if (program.active) {
-            polled[POLL_INPUT].fd = descriptor_that_waits(&program.input);
+            if (!program.taken)
+                polled[POLL_STATUS].fd = program.status; /* its end: there is a program */
+            else
+                polled[POLL_INPUT].fd = descriptor_that_waits(&program.input);
             polled[POLL_SOURCE].fd = descriptor_that_waits(&program.source);
             polled[POLL_INPUT].events = polled[POLL_SOURCE].events = POLLOUT;
             for (int i = 0; i < 3; i++) {
@@ -891,7 +898,9 @@ static void serve(int child)
         wire_flush();
         if (poll(polled, POLLED, timeout) < 0 && errno != EINTR)
             wire_die("poll");
-        if (polled[POLL_INPUT].revents)
+        if (polled[POLL_STATUS].revents)
+            program.taken = true;
+        if (polled[POLL_STATUS].revents || polled[POLL_INPUT].revents)
             pump(&program.input);
         if (polled[POLL_SOURCE].revents)
             pump(&program.source);
