@@ -173,14 +173,9 @@ class ProgramExecution:
         for timer in self._timers:
             timer.cancel()
         artefacts, missing = await self._take_artefacts()
-        usage = self._sandbox.boundary.usage()
         if self._single or not self._sandbox.alive:
-            self._sandbox.boundary.kill()
-            # The agent has reported the end after the last byte. Where the host sees for
-            # itself that no program is left, the agent's own death need not be waited for.
-            if not (self._evidence.ended and usage.processes == 0):
-                await self._sandbox.ended()
-                usage = self._sandbox.boundary.usage()
+            await self._sandbox.end()
+        usage = self._sandbox.boundary.usage()
         if self._started_at:
             self._timings[2] = time.monotonic() - self._started_at
         await self._finish_output()

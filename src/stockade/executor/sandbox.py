@@ -41,10 +41,6 @@ class Sandbox:
     async def end(self) -> None:
         """Kill what lives inside; return when it is gone and the last byte was read."""
         self.boundary.kill()
-        await self.ended()
-
-    async def ended(self) -> None:
-        """Wait until all that was killed is gone and the last byte was read."""
         await self.boundary.gone()
         # Every writer is dead: the pipe's rest comes, then its end.
         if not self.link.broken.done():
