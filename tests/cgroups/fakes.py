@@ -16,7 +16,7 @@ SOMEBODY = 5_000_001
 
 _FILES = {
     "memory": ["memory.max", "memory.swap.max", "memory.oom.group", "memory.peak"],
-    "pids": ["pids.max", "pids.current", "pids.peak", "pids.events"],
+    "pids": ["pids.max", "pids.peak", "pids.events"],
     "cpu": ["cpu.max"],
 }
 
@@ -139,7 +139,6 @@ class FakeHost:
             (directory / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n")
         if "pids" in controllers:
             (directory / "pids.peak").write_text("7\n")
-            (directory / "pids.current").write_text("3\n")
             (directory / "pids.events").write_text("max 5\n")
         if self.broken:
             (directory / self.broken).unlink(missing_ok=True)

@@ -16,8 +16,6 @@ class BoundaryUsage:
     peak_processes: int | None = None
     oom_kills: int = 0
     processes_refused: int = 0
-    processes: int | None = None
-    """Programs' processes alive inside at this moment; the agent is none."""
 
 
 class Boundary(Protocol):

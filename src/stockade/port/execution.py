@@ -89,7 +89,7 @@ class Usage:
     peak_memory_bytes: int | None = None
     peak_processes: int | None = None
     disk_bytes: int | None = None
-    """Bytes held in ``/workspace`` and ``/tmp`` at the end."""
+    """Bytes held in ``/workspace`` and ``/tmp``: the most that was seen, at the end at least."""
     inodes: int | None = None
     written_bytes: int = 0
     """Bytes written on standard output, standard error, the result channel."""

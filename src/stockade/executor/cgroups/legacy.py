@@ -29,7 +29,6 @@ _COUNTERS = (
     ("cpuacct", "cpuacct.usage"),
     ("memory", "memory.max_usage_in_bytes"),
     ("memory", "memory.oom_control"),
-    ("pids", "pids.current"),
 )
 _SOCKET_BYTES = 16 * 1024 * 1024
 _TRIAL_LIMIT = 64 * 1024 * 1024
@@ -102,7 +101,7 @@ class LegacyGuest:
     def usage(self) -> CgroupUsage:
         """Read the counters."""
         places, tree, read = self._places, self._tree, self._directories.read
-        cpu = peak_memory = peak_processes = processes = None
+        cpu = peak_memory = peak_processes = None
         oom_kills = refused = 0
         if "cpuacct" in places:
             cpu = int(read(places["cpuacct"], "cpuacct.usage")) / 1e9
@@ -110,12 +109,11 @@ class LegacyGuest:
             peak_memory = int(read(places["memory"], "memory.max_usage_in_bytes"))
             oom_kills = counter(read(places["memory"], "memory.oom_control"), b"oom_kill")
         if "pids" in places:
-            processes = int(read(places["pids"], "pids.current"))
             if tree.pids_peak:
                 peak_processes = int(read(places["pids"], "pids.peak"))
             if tree.pids_events:
                 refused = counter(read(places["pids"], "pids.events"), b"max")
-        return CgroupUsage(cpu, peak_memory, peak_processes, oom_kills, refused, processes)
+        return CgroupUsage(cpu, peak_memory, peak_processes, oom_kills, refused)
 
     def watch_oom(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """The kernel signals an eventfd just before it picks a process to kill."""

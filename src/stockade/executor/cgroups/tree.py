@@ -39,8 +39,6 @@ class CgroupUsage:
     """Processes killed because the memory ceiling was reached."""
     pids_refused: int = 0
     """Processes and threads that were not started because of the ceiling on them."""
-    processes: int | None = None
-    """Processes and threads alive in it at this moment; zombies count until they are reaped."""
 
 
 class GuestCgroup(Protocol):

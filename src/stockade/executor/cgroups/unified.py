@@ -91,19 +91,18 @@ class UnifiedGuest:
 
         # cpu.stat is there without the controller.
         cpu = counter(read("cpu.stat"), b"usage_usec") / 1e6
-        peak_memory = peak_processes = processes = None
+        peak_memory = peak_processes = None
         oom_kills = refused = 0
         if "memory" in controllers:
             oom_kills = counter(read("memory.events"), b"oom_kill")
             if "memory.peak" in files:
                 peak_memory = int(read("memory.peak"))
         if "pids" in controllers:
-            processes = int(read("pids.current"))
             if "pids.events" in files:
                 refused = counter(read("pids.events"), b"max")
             if "pids.peak" in files:
                 peak_processes = int(read("pids.peak"))
-        return CgroupUsage(cpu, peak_memory, peak_processes, oom_kills, refused, processes)
+        return CgroupUsage(cpu, peak_memory, peak_processes, oom_kills, refused)
 
     def watch_oom(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """``memory.events`` is polled for POLLPRI, which says that it has changed since read.

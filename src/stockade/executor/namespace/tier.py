@@ -79,7 +79,6 @@ class NamespaceBoundary:
             peak_processes=usage.peak_processes,
             oom_kills=usage.oom_kills,
             processes_refused=usage.pids_refused,
-            processes=usage.processes,
         )
 
     def kill(self) -> None:
