@@ -45,7 +45,10 @@ AGENT_SOURCES = tuple(
 # output: (sources, flags of its own)
 PRODUCTS = {
     "stockade-launch": ((f"{NATIVE}/launch.c",), ("-fPIE", "-pie")),
-    "libstockade.so": ((f"{NATIVE}/sandbox.c", f"{AGENT}/park.c"), ("-fPIC", "-shared")),
+    "libstockade.so": (
+        (f"{NATIVE}/zygote.c", f"{NATIVE}/sandbox.c", f"{AGENT}/park.c"),
+        ("-fPIC", "-shared"),
+    ),
     # Static: it has to run in any image, and starts without a dynamic linker's work.
     "stockade-agent": (AGENT_SOURCES, ("-fPIE", "-static-pie")),
 }

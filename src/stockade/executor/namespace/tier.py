@@ -214,14 +214,10 @@ class NamespaceTier:
             raise
         link = Link(asyncio.get_running_loop(), from_guest, to_guest)
         try:
-            request = {
-                "id": offset,
-                "disk_bytes": profile.disk_bytes,
-                "inodes": profile.inodes,
-                "cpus": cpus,
-            }
-            doors = cgroup.join_fds()
-            boundary.hold(await zygote.clone(request, [guest_in, guest_out, *doors]))
+            descriptors = [guest_in, guest_out, *cgroup.join_fds()]
+            boundary.hold(
+                await zygote.clone(offset, profile.disk_bytes, profile.inodes, cpus, descriptors)
+            )
         except BaseException:
             link.close()
             raise

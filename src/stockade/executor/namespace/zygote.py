@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
+import struct
+import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from stockade.executor.namespace.identity import IdentitySlice, SoleSlice
@@ -16,6 +17,11 @@ from stockade.port import SandboxLost, Unavailable
 
 START_SECONDS = 20.0
 ANSWER_SECONDS = 10.0
+_AFFINITY_WORDS = 16
+# ``struct stockade_request`` of native/sandbox.h, and what it is a request for.
+_REQUEST = struct.Struct(f"=HHIQQ{_AFFINITY_WORDS}Q")
+_CLONE, _ENTER = 1, 2
+_ANSWER_SIZE = 16
 # The zygote serves inside main(). What follows runs in the program's process, where the
 # program is executed from here, at the bottom of the stack. Not isolated (-I), so that
 # sys.flags are a program's own: the environment is ours, and there is nothing in the root
@@ -133,23 +139,31 @@ class Zygote:
 
     async def enter_cgroups(self, doors: Sequence[int]) -> None:
         """Have it enter its own cgroups, once; the doors stay the caller's."""
-        await self._ask({"enter": True}, doors)
+        await self._ask(_pack(_ENTER, 0, 0, 0, ()), doors)
 
-    async def clone(self, request: Mapping[str, object], descriptors: Sequence[int]) -> int:
+    async def clone(
+        self,
+        offset: int,
+        disk_bytes: int,
+        inodes: int,
+        cpus: Sequence[int],
+        descriptors: Sequence[int],
+    ) -> int:
         """Ask for one sandbox; returns its pidfd, which the caller owns.
 
-        ``descriptors``: wire in, wire out, then the cgroups' doors, still the caller's.
+        ``offset``: its user id within the zygote's slice. ``cpus``: those it may run on;
+        none: any. ``descriptors``: wire in, wire out, then the cgroups' doors, still the
+        caller's.
         """
-        pidfd = await self._ask(request, descriptors)
+        pidfd = await self._ask(_pack(_CLONE, offset, disk_bytes, inodes, cpus), descriptors)
         if pidfd is None:
             raise SandboxLost("the zygote made a sandbox and gave no handle of it")
         return pidfd
 
-    async def _ask(self, request: Mapping[str, object], descriptors: Sequence[int]) -> int | None:
+    async def _ask(self, packet: bytes, descriptors: Sequence[int]) -> int | None:
         if self.dead:
             raise SandboxLost(f"the zygote is dead: {self.errors}")
         answer: asyncio.Future[int | None] = self._loop.create_future()
-        packet = json.dumps(request).encode()
         # Requests are answered in order. A full socket means that one is being worked on.
         deadline = self._loop.time() + ANSWER_SECONDS
         while True:
@@ -201,7 +215,7 @@ class Zygote:
 
     def _readable(self) -> None:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 1)
+            packet, descriptors, _, _ = socket.recv_fds(self._control, _ANSWER_SIZE, 1)
         except BlockingIOError:
             return
         except OSError:
@@ -220,11 +234,11 @@ class Zygote:
             else:
                 answer.set_result(descriptors[0])
         elif not answer.cancelled():
-            error = json.loads(packet).get("error")
-            if error is None:
+            error = int.from_bytes(packet, sys.byteorder)
+            if error == 0:
                 answer.set_result(None)
             else:
-                answer.set_exception(SandboxLost(f"the zygote: {error}"))
+                answer.set_exception(SandboxLost(f"the zygote: {os.strerror(error)}"))
 
     def _hang_up(self, reason: str) -> None:
         if self._control.fileno() < 0:
@@ -243,6 +257,13 @@ class Zygote:
         while data := await self._process.stderr.read(4096):
             self._errors += data
             del self._errors[:-4096]
+
+
+def _pack(kind: int, offset: int, disk_bytes: int, inodes: int, cpus: Sequence[int]) -> bytes:
+    affinity = [0] * _AFFINITY_WORDS
+    for cpu in cpus:
+        affinity[cpu // 64] |= 1 << (cpu % 64)
+    return _REQUEST.pack(_REQUEST.size, kind, offset, disk_bytes, inodes, *affinity)
 
 
 def _discard(answer: "asyncio.Future[int | None]") -> None:

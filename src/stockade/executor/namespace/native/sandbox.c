@@ -22,6 +22,9 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#if __GLIBC_PREREQ(2, 35)
+#include <sys/rseq.h>
+#endif
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -84,16 +87,16 @@ static void make_scratch_folder(const char *path, uint32_t id, mode_t mode)
  * inodes, that nobody else ever sees and that dies with the mount namespace.
  * nosuid and nodev: no set-id program and no device node planted there works.
  */
-static void mount_scratch(const struct stockade_sandbox *sandbox)
+static void mount_scratch(const struct stockade_request *wanted)
 {
     char options[128];
 
     /* The root and two folders of our own must not count against the guest's ceiling. */
     snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=755",
-             (unsigned long long)sandbox->disk_bytes, (unsigned long long)sandbox->inodes + 3);
+             (unsigned long long)wanted->disk_bytes, (unsigned long long)wanted->inodes + 3);
     MUST(mount("scratch", "/run", "tmpfs", MS_NOSUID | MS_NODEV, options), "mount tmpfs");
-    make_scratch_folder("/run/workspace", sandbox->id, 0700);
-    make_scratch_folder("/run/tmp", sandbox->id, 01777);
+    make_scratch_folder("/run/workspace", wanted->id, 0700);
+    make_scratch_folder("/run/tmp", wanted->id, 01777);
     MUST(mount("/run/workspace", "/workspace", NULL, MS_BIND, NULL), "mount /workspace");
     MUST(mount("/run/tmp", "/tmp", NULL, MS_BIND, NULL), "mount /tmp");
     MUST(umount2("/run", MNT_DETACH), "detach the scratch mount");
@@ -140,23 +143,23 @@ static void bring_up_loopback(void)
  * belong to the outer user namespace, so nothing that the guest could ever become
  * inside this one has power over them.
  */
-static void become_guest(const struct stockade_sandbox *sandbox)
+static void become_guest(const struct stockade_request *wanted)
 {
     char map[64];
 
     /* Refused where the outer namespace has one id only (a plain user's): setgroups(2). */
     if (setgroups(0, NULL) < 0 && errno != EPERM)
         fail("setgroups");
-    MUST(setresgid(sandbox->id, sandbox->id, sandbox->id), "setresgid");
+    MUST(setresgid(wanted->id, wanted->id, wanted->id), "setresgid");
     /* Capabilities survive the change for the one call below: hosts exist which let nobody
      * without them make a user namespace. They all go in drop_capabilities(). */
     MUST(prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP), "set securebits");
-    MUST(setresuid(sandbox->id, sandbox->id, sandbox->id), "setresuid");
+    MUST(setresuid(wanted->id, wanted->id, wanted->id), "setresuid");
     /* The id change made this process undumpable, and its own map files root's: proc(5). */
     MUST(prctl(PR_SET_DUMPABLE, 1), "set dumpable");
     MUST(unshare(CLONE_NEWUSER), "unshare the user namespace");
     write_file("/proc/self/setgroups", "deny");
-    snprintf(map, sizeof map, "%d %u 1", STOCKADE_GUEST_ID, sandbox->id);
+    snprintf(map, sizeof map, "%d %u 1", STOCKADE_GUEST_ID, wanted->id);
     write_file("/proc/self/uid_map", map);
     write_file("/proc/self/gid_map", map);
 }
@@ -186,14 +189,14 @@ static void set_ceilings(void)
 }
 
 /* Property: the CPU count that the guest sees is the one it was granted. */
-static void set_affinity(const struct stockade_sandbox *sandbox)
+static void set_affinity(const struct stockade_request *wanted)
 {
     uint64_t any = 0;
 
-    for (size_t i = 0; i < sizeof sandbox->affinity / sizeof sandbox->affinity[0]; i++)
-        any |= sandbox->affinity[i];
+    for (size_t i = 0; i < sizeof wanted->affinity / sizeof wanted->affinity[0]; i++)
+        any |= wanted->affinity[i];
     if (any)
-        MUST(syscall(SYS_sched_setaffinity, 0, sizeof sandbox->affinity, sandbox->affinity),
+        MUST(syscall(SYS_sched_setaffinity, 0, sizeof wanted->affinity, wanted->affinity),
              "sched_setaffinity");
 }
 
@@ -216,6 +219,20 @@ static void drop_capabilities(void)
 static void forbid_new_privileges(void)
 {
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
+}
+
+/*
+ * The kernel forgets a process's rseq(2) area when it is cloned with shared memory, and glibc
+ * would go on reading a CPU number there that nobody renews. The program's copy inherits this.
+ */
+static void register_rseq(void)
+{
+#if __GLIBC_PREREQ(2, 35)
+    if (__rseq_size > 0)
+        MUST(syscall(SYS_rseq, (char *)__builtin_thread_pointer() + __rseq_offset,
+                     sizeof(struct rseq), 0, RSEQ_SIG),
+             "rseq");
+#endif
 }
 
 /* Moves a descriptor out of the way of the fixed numbers below. */
@@ -265,14 +282,15 @@ static void load_filter(void)
 static void set_up(const struct stockade_sandbox *sandbox)
 {
     report_to = sandbox->wire_out;
-    mount_scratch(sandbox);
+    register_rseq();
+    mount_scratch(sandbox->wanted);
     mount_proc();
     mount_terminals();
     bring_up_loopback();
     MUST(chdir("/workspace"), "chdir");
-    become_guest(sandbox);
+    become_guest(sandbox->wanted);
     set_ceilings();
-    set_affinity(sandbox);
+    set_affinity(sandbox->wanted);
     drop_capabilities();
     forbid_new_privileges();
     lay_out_descriptors(sandbox);
@@ -307,46 +325,57 @@ static void divide(const struct stockade_sandbox *sandbox)
     fail("exec the agent");
 }
 
-int stockade_clone(const struct stockade_sandbox *sandbox, int *pidfd)
+/* clone3(2), expanded in place: no frame of a called function may lie between it and us. */
+static inline __attribute__((always_inline)) long clone_sharing_memory(struct clone_args *arguments)
 {
-    struct clone_args arguments;
-    long pid;
+#if defined(__x86_64__)
+    long result;
 
-    if (sandbox->size != sizeof *sandbox || sandbox->doors < 0 || sandbox->doors > MOST_DOORS)
-        return -EINVAL;
-    /*
-     * Property: every namespace is fresh and used once. The child is pid 1 of its own
-     * pid namespace: when it dies the kernel kills all others in it, whatever they
-     * ignore or daemonise, and its pidfd reports only when they are gone
-     * (pid_namespaces(7)). The user namespace follows in become_guest().
-     */
-    memset(&arguments, 0, sizeof arguments);
-    arguments.flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP |
-                      CLONE_NEWNET | CLONE_PIDFD;
-    arguments.exit_signal = SIGCHLD;
-    arguments.pidfd = (uint64_t)(uintptr_t)pidfd;
-    /*
-     * Not fork(): glibc's has no flags. What fork() would mend in the child is the thread
-     * id that glibc remembers; caller and child are both pid 1, so it stays right.
-     */
-    pid = syscall(SYS_clone3, &arguments, sizeof arguments);
-    if (pid < 0)
-        return -errno;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"((long)SYS_clone3), "D"(arguments), "S"(sizeof *arguments)
+                     : "rcx", "r11", "memory");
+    return result;
+#else
+    register long number __asm__("x8") = SYS_clone3;
+    register long first __asm__("x0") = (long)arguments;
+    register long second __asm__("x1") = (long)sizeof *arguments;
+
+    __asm__ volatile("svc #0" : "+r"(first) : "r"(number), "r"(second) : "memory");
+    return first;
+#endif
+}
+
+/*
+ * Property: every namespace is fresh and used once. The child is pid 1 of its own pid
+ * namespace: when it dies the kernel kills all others in it, whatever they ignore or
+ * daemonise, and its pidfd reports only when they are gone (pid_namespaces(7)). The user
+ * namespace follows in become_guest().
+ *
+ * Pid 1 is to shed this memory by exec at once, so it is not given a copy of it: as with
+ * vfork(2) the caller stands still until then, and pid 1 works on the caller's stack below
+ * this frame. The one copy that is made is the program's, which returns from here.
+ */
+static __attribute__((noinline)) long clone_and_set_up(struct clone_args *arguments,
+                                                       const struct stockade_sandbox *sandbox)
+{
+    const long pid = clone_sharing_memory(arguments);
+
     if (pid == 0) {
         set_up(sandbox);
         divide(sandbox);
     }
-    return (int)pid;
+    return pid;
 }
 
-int stockade_reap_children(void)
+int sandbox_clone(const struct stockade_sandbox *sandbox, int *pidfd)
 {
-    const struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = SA_NOCLDWAIT};
+    struct clone_args arguments;
 
-    return sigaction(SIGCHLD, &action, NULL) < 0 ? -errno : 0;
-}
-
-int stockade_forget_cgroup(void)
-{
-    return unshare(CLONE_NEWCGROUP) < 0 ? -errno : 0;
+    memset(&arguments, 0, sizeof arguments);
+    arguments.flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP |
+                      CLONE_NEWNET | CLONE_PIDFD | CLONE_VM | CLONE_VFORK;
+    arguments.exit_signal = SIGCHLD;
+    arguments.pidfd = (uint64_t)(uintptr_t)pidfd;
+    return (int)clone_and_set_up(&arguments, sandbox);
 }
