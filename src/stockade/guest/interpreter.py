@@ -24,17 +24,27 @@ if TYPE_CHECKING:  # the module itself would cost every sandbox its pages
 
 EXECUTABLE = "/usr/bin/python3"
 _OURS = ("stockade_guest", "stockade_guest.zygote", "stockade_guest.program", __name__)
-_REHEARSAL = "print(end='')"
+_REHEARSAL = b"print(end='')"
 
 
 class Run:
     """One program, from its source to its end.
 
+    Made ahead of the program, as much as can be: what is done by then costs no call its time.
     The caller executes ``compile()`` in ``names`` itself, from the bottom of the stack: so
     the program sees no frame of ours but the caller's one.
     """
 
-    def __init__(
+    def __init__(self) -> None:
+        self._name: str | None = None
+        self._source = b""
+        self._code = 0
+        self._on_failure: Callable[[], None] = _forget_ours
+        self._main = _make_main()
+        self.names: dict[str, Any] = self._main.__dict__
+        _forget_ours()
+
+    def take(
         self, name: str | None, arguments: list[str], source: bytes, on_failure: Callable[[], None]
     ) -> None:
         """``name``: a script's path, or ``None`` for source that was given as such."""
@@ -42,11 +52,20 @@ class Run:
         self._name = name
         self._source = source
         self._on_failure = on_failure
-        self._code = 0
-        _reseed()
-        self._main = _make_main(name, arguments, source)
-        self.names: dict[str, Any] = self._main.__dict__
-        _forget_ours(sys.path[0])
+        if name is None:
+            sys.argv = ["-c", *arguments]
+            sys.path.insert(0, "")
+            sys.orig_argv = [EXECUTABLE, "-c", os.fsdecode(source), *arguments]
+        else:
+            main = self._main
+            main.__file__ = os.path.abspath(name)
+            main.__cached__ = None
+            loader = sys.modules["_frozen_importlib_external"].SourceFileLoader
+            main.__loader__ = loader("__main__", main.__file__)
+            sys.argv = [name, *arguments]
+            sys.path.insert(0, os.path.dirname(main.__file__))
+            sys.orig_argv = [EXECUTABLE, *sys.argv]
+        _prefer_files_of(sys.path[0])
         gc.enable()
 
     def compile(self) -> types.CodeType:
@@ -95,24 +114,34 @@ class Run:
         os._exit(code)
 
 
-def rehearse() -> None:
+def rehearse(run: Run) -> None:
     """Do once, with nothing of anybody's, what a run will do.
 
     It touches, and so copies, the pages that a run would otherwise have to: the cost of a
     fork is paid while parking.
     """
-    kept = sys.argv, sys.orig_argv, sys.path[:], sys.modules["__main__"]
-    main = _make_main(None, [], b"")
+    kept = sys.argv, sys.orig_argv, sys.path[:]
+    names = {"__builtins__": run.names["__builtins__"]}
     try:
-        os.listdir(".")
-        exec(compile(_REHEARSAL, "<string>", "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+        run.take(None, [], _REHEARSAL, run.failed)
+        exec(run.compile(), names)  # noqa: S102
     finally:
-        sys.argv, sys.orig_argv, sys.path[:], sys.modules["__main__"] = kept
+        sys.argv, sys.orig_argv, sys.path[:] = kept
+        gc.disable()
     _flush_standard_streams(0)
     _flush_files()
-    _clear(main)
     gc.collect()
     ctypes.pythonapi.fflush(None)
+
+
+def reseed() -> None:
+    """State that a fork duplicates: ``random`` by its own fork hook, the rest here."""
+    ssl = sys.modules.get("ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(32), 32.0)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def open_standard_streams() -> None:
@@ -130,42 +159,23 @@ def _open_stream(name: str, descriptor: int, mode: str, buffering: int) -> None:
     setattr(sys, f"__{name}__", stream)
 
 
-def _reseed() -> None:
-    """State that a fork duplicates: ``random`` by its own fork hook, the rest here."""
-    ssl = sys.modules.get("ssl")
-    if ssl is not None:
-        ssl.RAND_add(os.urandom(32), 32.0)
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-
-
-def _make_main(name: str | None, arguments: list[str], source: bytes) -> Any:
+def _make_main() -> Any:
     main: Any = types.ModuleType("__main__")
     main.__builtins__ = sys.modules["builtins"]
     main.__annotations__ = {}
-    external = sys.modules["_frozen_importlib_external"]
-    if name is None:
-        main.__loader__ = sys.modules["_frozen_importlib"].BuiltinImporter
-        sys.argv = ["-c", *arguments]
-        sys.path.insert(0, "")
-        sys.orig_argv = [EXECUTABLE, "-c", os.fsdecode(source), *arguments]
-    else:
-        main.__file__ = os.path.abspath(name)
-        main.__cached__ = None
-        main.__loader__ = external.SourceFileLoader("__main__", main.__file__)
-        sys.argv = [name, *arguments]
-        sys.path.insert(0, os.path.dirname(main.__file__))
-        sys.orig_argv = [EXECUTABLE, *sys.argv]
+    main.__loader__ = sys.modules["_frozen_importlib"].BuiltinImporter
     sys.modules["__main__"] = main
     return main
 
 
-def _forget_ours(folder: str) -> None:
+def _forget_ours() -> None:
+    for name in _OURS:
+        sys.modules.pop(name, None)
+
+
+def _prefer_files_of(folder: str) -> None:
     """Let the program import what it would: its own files before what was preloaded."""
     loaded = sys.modules
-    for name in _OURS:
-        loaded.pop(name, None)
     try:
         beside = {entry.partition(".")[0] for entry in os.listdir(folder or ".")}
     except OSError:

@@ -41,6 +41,8 @@ _SPECIFIED = json.dumps(
     }
 ).encode()
 _REHEARSED = struct.pack(">BII", 0, len(_SPECIFIED), 0) + _SPECIFIED
+# Not json.loads(), whose regular expressions cost a call more pages than all the rest.
+_DECODER = json.JSONDecoder()
 _THREAD_STACK = 2 * 1024 * 1024
 EXIT_MARK = "stockade:exit"
 
@@ -52,13 +54,15 @@ class Refused(Exception):
 def main() -> interpreter.Run:
     """The program's process that was executed anew, not forked from a zygote."""
     interpreter.open_standard_streams()
-    return wait()
+    run = interpreter.Run()
+    wait(run)
+    return run
 
 
-def wait() -> interpreter.Run:
+def wait(run: interpreter.Run) -> None:
     """Say that all is ready, wait for the specification, become the program.
 
-    Returns only where this interpreter itself is to run it.
+    Returns only where this interpreter itself is to run it, as ``run``.
     """
     code = 255
     try:
@@ -66,9 +70,12 @@ def wait() -> interpreter.Run:
         for descriptor in (_SPECIFICATION, _STATUS):
             os.set_inheritable(descriptor, False)
         os.chdir("/workspace")
-        _rehearse()
+        interpreter.reseed()
+        hard = {kind: resource.getrlimit(kind)[1] for kind, _ in _RLIMITS}
+        _rehearse(run, hard)
         os.write(_STATUS, b"+")
-        return _start(_read_specification())
+        _start(run, _read_specification(), hard)
+        return
     except Refused as refusal:
         what, reason = refusal.args
         _tell({"refused": {"what": what[:1000], "reason": reason}})
@@ -84,18 +91,21 @@ def wait() -> interpreter.Run:
     os._exit(code)
 
 
-def _rehearse() -> None:
+def _rehearse(run: interpreter.Run, hard: dict[int, int]) -> None:
     """Do once, to no effect, what a start will do: see ``interpreter.rehearse``."""
-    interpreter.rehearse()
+    interpreter.rehearse(run)
     data = _REHEARSED + b""
     length, _ = struct.unpack_from(">II", data, 1)
-    specification = json.loads(data[9 : 9 + length])
-    for kind, name in _RLIMITS:
-        if name in specification["rlimits"]:
-            resource.setrlimit(kind, resource.getrlimit(kind))
-    os.environ.update(specification["environment"])
-    any(name.startswith("PYTHON") for name in specification["environment"])
+    specification = _parse(data[9 : 9 + length])
+    _set_rlimits(dict.fromkeys(specification["rlimits"]), hard)
+    for kind, limit in hard.items():
+        resource.setrlimit(kind, (resource.getrlimit(kind)[0], limit))
     os.fsdecode(data[1:1])
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    specification: dict[str, Any] = _DECODER.raw_decode(text.decode())[0]
+    return specification
 
 
 def _read_specification() -> dict[str, Any]:
@@ -124,7 +134,7 @@ def _read_specification() -> dict[str, Any]:
         if not pieces[-1]:
             os._exit(0)
     os.close(_SPECIFICATION)
-    specification: dict[str, Any] = json.loads(data[start + 8 : middle])
+    specification = _parse(data[start + 8 : middle])
     specification["terminal"] = os.fsdecode(data[1:start])
     specification["source"] = b"".join(pieces)
     return specification
@@ -134,8 +144,8 @@ def _tell(message: dict[str, Any]) -> None:
     os.write(_STATUS, json.dumps(message).encode())
 
 
-def _start(specification: dict[str, Any]) -> interpreter.Run:
-    _set_rlimits(specification["rlimits"])
+def _start(run: interpreter.Run, specification: dict[str, Any], hard: dict[int, int]) -> None:
+    _set_rlimits(specification["rlimits"], hard)
     if specification["terminal"]:
         _take_terminal(specification["terminal"])
         interpreter.open_standard_streams()
@@ -147,35 +157,33 @@ def _start(specification: dict[str, Any]) -> interpreter.Run:
             raise Refused(
                 folder, "no such working directory: " + os.strerror(error.errno or 0)
             ) from None
-    os.environ.update(specification["environment"])
+    environment = specification["environment"]
+    for variable, value in environment.items():
+        os.environ[variable] = value
     python = specification["python"]
     if python is None:
         _execute(specification["argv"])
     # Python reads its own variables when it starts: one that did already would ignore them.
-    if python["fresh"] or any(name.startswith("PYTHON") for name in specification["environment"]):
+    if python["fresh"] or any(variable.startswith("PYTHON") for variable in environment):
         name = python["name"]
         program = ["-c", os.fsdecode(specification["source"])] if name is None else [name]
         _execute([interpreter.EXECUTABLE, *program, *python["arguments"]])
-    run = interpreter.Run(
-        python["name"], python["arguments"], specification["source"], _at_failing_exit
-    )
+    run.take(python["name"], python["arguments"], specification["source"], _at_failing_exit)
     os.close(_STATUS)
-    return run
 
 
-def _set_rlimits(rlimits: dict[str, int | None]) -> None:
+def _set_rlimits(rlimits: dict[str, int | None], hard: dict[int, int]) -> None:
     """Lowered, never raised: hard limits, so that the guest cannot lift them again."""
     if rlimits["data_bytes"] is not None:
         # Each thread's stack counts as data, at its full size: 8 MiB would allow few.
-        hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
-        resource.setrlimit(resource.RLIMIT_STACK, (_THREAD_STACK, hard))
+        stack = resource.getrlimit(resource.RLIMIT_STACK)[1]
+        resource.setrlimit(resource.RLIMIT_STACK, (_THREAD_STACK, stack))
         _thread.stack_size(_THREAD_STACK)  # for this process, which has read the limit already
     for kind, name in _RLIMITS:
         value = rlimits[name]
         if value is not None:
-            hard = resource.getrlimit(kind)[1]
-            if hard != resource.RLIM_INFINITY:
-                value = min(value, hard)
+            if hard[kind] != resource.RLIM_INFINITY:
+                value = min(value, hard[kind])
             resource.setrlimit(kind, (value, value))
 
 

@@ -42,15 +42,20 @@ def main(modules: list[str]) -> interpreter.Run:
     """Preload, freeze, serve; in the clone: become the program."""
     preload(modules)
     open_standard_streams()
-    interpreter.rehearse()
-    library = ctypes.PyDLL(LIBRARY)
+    run = interpreter.Run()
+    interpreter.rehearse(run)
+    serve = ctypes.PyDLL(LIBRARY).stockade_serve
+    # Looked up here: the first look at a function writes to many pages.
+    before_fork = ctypes.pythonapi.PyOS_BeforeFork
+    after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
     # Objects made until now are never collected: collecting would touch, and so copy,
     # pages that all sandboxes share.
     gc.collect()
     gc.disable()
     gc.freeze()
     os.write(CONTROL, b"ready")
-    ctypes.pythonapi.PyOS_BeforeFork()
-    library.stockade_serve(CONTROL)
-    ctypes.pythonapi.PyOS_AfterFork_Child()
-    return program.wait()
+    before_fork()
+    serve(CONTROL)
+    after_fork()
+    program.wait(run)
+    return run
