@@ -104,10 +104,10 @@ class ProgramExecution:
         self._given_up = False
         self._timers: list[asyncio.TimerHandle] = []
         self._began = time.monotonic()
+        self._task = asyncio.create_task(self._run())
         if single and not request.files and not isinstance(request.program, PythonScript):
             # Nothing has to be waited for: the program starts before this call returns.
             self._try_to_start()
-        self._task = asyncio.create_task(self._run())
 
     def __repr__(self) -> str:
         return f"<ProgramExecution {self._sandbox!r} {self._evidence.stopped or 'running'}>"
@@ -226,7 +226,6 @@ class ProgramExecution:
             if self._stdin:
                 self._link.send(self._channel + STDIN, self._stdin)
             self._close_input()
-        self._link.flush()
         if not isinstance(self._stdin, bytes):
             self._input_credit = asyncio.Event()
             self._feeding = asyncio.create_task(self._feed(self._stdin, self._input_credit))
@@ -242,6 +241,8 @@ class ProgramExecution:
         self._timers.append(self._loop.call_later(_SHORT_SECONDS, self._watch_memory))
         if self._limits.cpu_seconds < self._limits.wall_seconds * max(1.0, self._limits.cpus):
             self._check_cpu()
+        # Last: the agent often wakes on this very CPU, and waits for what is done after it.
+        self._link.flush()
 
     def _arguments(self, source_length: int) -> bytes:
         """What the agent needs to know, then what the program's process does: docs/wire.md."""

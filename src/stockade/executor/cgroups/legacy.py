@@ -94,7 +94,7 @@ class LegacyGuest:
 
     def open_counters(self) -> None:
         """Open ahead of need what ``usage`` reads."""
-        for controller, name in _COUNTERS:
+        for controller, name in self._tree.counters:
             if controller in self._places:
                 self._directories.open_counter(self._places[controller], name)
 
@@ -174,6 +174,7 @@ class LegacyTree:
         self.directories: list[ExecutorDirectory] = []
         self.places: dict[str, int] = {}
         self.memsw = self.pids_peak = self.pids_events = False
+        self._cpus = os.cpu_count() or 1
         self.leftovers: list[str] = []
         self.missing: dict[str, str] = {}
         for hierarchy in hierarchies.legacy:
@@ -188,6 +189,14 @@ class LegacyTree:
     def controllers(self) -> tuple[str, ...]:
         """The controllers that work."""
         return tuple(name for name in _FIELD_OF if name in self.places)
+
+    @property
+    def counters(self) -> list[tuple[str, str]]:
+        """Controller and file of all that is read of a sandbox."""
+        pids = [("pids", "pids.peak")] * self.pids_peak + [
+            ("pids", "pids.events")
+        ] * self.pids_events
+        return [*_COUNTERS, *pids]
 
     @property
     def description(self) -> str:
@@ -237,7 +246,7 @@ class LegacyTree:
         """
         cpu = self.places.get("cpu")
         shared = sum(place == cpu for place in self.places.values()) > 1
-        if cpu is None or shared or limits.cpus < (os.cpu_count() or 1):
+        if cpu is None or shared or limits.cpus < self._cpus:
             return self.directories, self.places
         directories = [each for place, each in enumerate(self.directories) if place != cpu]
         places = {

@@ -104,6 +104,9 @@ struct transfer {
     const char *error;
 };
 
+/* An output has just ended. A process that exits closes several, and what it then has to say
+ * is one message: what ends alone is told PAUSE_MS later. */
+static bool ending;
 static struct transfer transfers[MOST_TRANSFERS];
 static struct parked parked;
 static int doors;
@@ -412,6 +415,7 @@ static void end_output(struct output *output)
     close(output->descriptor);
     output->descriptor = -1;
     wire_close(output->channel);
+    ending = true;
     if (program.drained && outputs_ended())
         report_end();
 }
@@ -895,7 +899,11 @@ static void serve(int child)
                 program.outputs[i].pausing = false;
             }
         }
-        wire_flush();
+        if (ending)
+            timeout = PAUSE_MS;
+        else
+            wire_flush();
+        ending = false;
         if (poll(polled, POLLED, timeout) < 0 && errno != EINTR)
             wire_die("poll");
         if (polled[POLL_STATUS].revents)

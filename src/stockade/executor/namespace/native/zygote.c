@@ -9,6 +9,8 @@
 #include "park.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,10 +20,25 @@
 
 enum { MOST_DESCRIPTORS = 2 + MOST_DOORS }; /* wire in, wire out, the cgroups' doors */
 
+enum { MOST_HELD = 1024 };
+
 union ancillary {
     char space[CMSG_SPACE(MOST_DESCRIPTORS * sizeof(int))];
     struct cmsghdr align;
 };
+
+/*
+ * A sandbox's mounts are taken down when nobody holds its mount namespace any more. Were that
+ * the end of its pid 1, all that waits for this end would wait for the kernel's unmounting, too.
+ * So the zygote holds each for a moment longer.
+ */
+struct held {
+    int pidfd, mounts;
+};
+
+static struct held held[MOST_HELD];
+static struct pollfd polled[1 + MOST_HELD]; /* the control socket, then a pidfd for each */
+static int holding;
 
 static _Noreturn void give_up(const char *reason)
 {
@@ -101,15 +118,55 @@ static void leave_children_to_the_kernel(void)
         give_up("the children cannot be left to the kernel");
 }
 
+/* Takes the pidfd over. Where it cannot be held, pid 1's end takes the mounts down after all. */
+static void hold_mounts(int pid, int pidfd)
+{
+    char path[32];
+    int mounts = -1;
+
+    snprintf(path, sizeof path, "/proc/%d/ns/mnt", pid);
+    if (holding < MOST_HELD)
+        mounts = open(path, O_RDONLY | O_CLOEXEC);
+    if (mounts < 0) {
+        close(pidfd);
+        return;
+    }
+    held[holding] = (struct held){pidfd, mounts};
+    polled[1 + holding++] = (struct pollfd){.fd = pidfd, .events = POLLIN};
+}
+
+/* Waits for a request; lets go, meanwhile, of the mounts of whatever has ended. */
+static void await_request(void)
+{
+    for (;;) {
+        const int ready = poll(polled, 1 + (nfds_t)holding, -1);
+
+        if (ready < 0 && errno != EINTR)
+            give_up("poll");
+        if (ready > 0 && polled[0].revents)
+            return;
+        for (int i = holding - 1; ready > 0 && i >= 0; i--) {
+            if (!polled[1 + i].revents)
+                continue;
+            close(held[i].pidfd);
+            close(held[i].mounts);
+            held[i] = held[--holding];
+            polled[1 + i] = polled[1 + holding];
+        }
+    }
+}
+
 int stockade_serve(int control)
 {
+    polled[0] = (struct pollfd){.fd = control, .events = POLLIN};
     leave_children_to_the_kernel();
     for (;;) {
         struct stockade_request request;
         int descriptors[MOST_DESCRIPTORS];
-        const int count = receive(control, &request, descriptors);
-        int error = EINVAL, pidfd = -1;
+        int count, error = EINVAL, pid = -1, pidfd = -1;
 
+        await_request();
+        count = receive(control, &request, descriptors);
         if (request.kind == ENTER) {
             error = enter_cgroups(descriptors, count);
         } else if (request.kind == CLONE && count >= 2) {
@@ -121,8 +178,7 @@ int stockade_serve(int control)
                 .door = descriptors + 2,
             };
 
-            const int pid = sandbox_clone(&sandbox, &pidfd);
-
+            pid = sandbox_clone(&sandbox, &pidfd);
             if (pid == 0)
                 return 0;
             error = pid < 0 ? -pid : 0;
@@ -130,7 +186,7 @@ int stockade_serve(int control)
         for (int i = 0; i < count; i++)
             close(descriptors[i]);
         answer(control, error, pidfd);
-        if (pidfd >= 0)
-            close(pidfd);
+        if (pid > 0)
+            hold_mounts(pid, pidfd);
     }
 }
