@@ -1,105 +1,23 @@
 """The namespace tier: sandboxes out of a tenant's zygote."""
 
 import asyncio
-import contextlib
 import itertools
 import math
 import os
-import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.cgroups import CgroupError, CgroupTree, GuestCeilings, GuestCgroup
 from stockade.executor.link import Link
 from stockade.executor.namespace.image import HostImage
 from stockade.executor.namespace.receipt import faults
 from stockade.executor.namespace.zygote import Zygote
 from stockade.executor.namespace.zygotes import Zygotes
+from stockade.executor.pid_namespace import PidNamespaceBoundary
 from stockade.executor.sandbox import Profile, Sandbox
-from stockade.port import Enforcement, Limits, Tier, Unavailable
+from stockade.port import Enforcement, Tier, Unavailable
 
 HELLO_SECONDS = 10.0
 _UNBOUNDED = GuestCeilings(memory_bytes=1 << 50, processes=1 << 15, cpus=1024)
-
-
-class NamespaceBoundary:
-    """The walls of one sandbox: a pid namespace, known by its pidfd, and its cgroups."""
-
-    tier = Tier.NAMESPACE
-
-    def __init__(
-        self,
-        image: str,
-        enforcement: Mapping[str, Enforcement],
-        cgroup: GuestCgroup,
-        ceilings: GuestCeilings,
-        counts_processes: bool,
-        release_id: Callable[[], None],
-    ) -> None:
-        self.image = image
-        self.enforcement = enforcement
-        self._cgroup = cgroup
-        self._ceilings = ceilings
-        self.counts_processes = counts_processes
-        self._release_id = release_id
-        self._pidfd = -1
-        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def hold(self, pidfd: int) -> None:
-        """Take over the pidfd of the sandbox's pid 1."""
-        self._pidfd = pidfd
-        loop = asyncio.get_running_loop()
-
-        def ended() -> None:
-            # pid 1 becomes a zombie only after the kernel has killed and reaped every other
-            # process of its namespace: zap_pid_ns_processes(), kernel/pid_namespace.c.
-            loop.remove_reader(pidfd)
-            if not self._gone.done():
-                self._gone.set_result(None)
-
-        loop.add_reader(pidfd, ended)
-
-    def set_ceilings(self, limits: Limits) -> None:
-        """Memory, processes and CPU share, for the execution that is about to start."""
-        wanted = GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
-        if wanted != self._ceilings:
-            self._cgroup.set_ceilings(wanted)
-            self._ceilings = wanted
-
-    def watch_memory(self, callback: Callable[[], None]) -> None:
-        """Call back when the memory ceiling is hit."""
-        self._cgroup.watch_oom(asyncio.get_running_loop(), callback)
-
-    def usage(self) -> BoundaryUsage:
-        """The cgroup's counters."""
-        usage = self._cgroup.usage()
-        return BoundaryUsage(
-            cpu_seconds=usage.cpu_seconds,
-            peak_memory_bytes=usage.peak_memory_bytes,
-            peak_processes=usage.peak_processes,
-            oom_kills=usage.oom_kills,
-            processes_refused=usage.pids_refused,
-        )
-
-    def kill(self) -> None:
-        """SIGKILL to pid 1 of the namespace; the kernel does the rest (pid_namespaces(7))."""
-        if self._pidfd >= 0 and not self._gone.done():
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    async def gone(self) -> None:
-        """Wait until pid 1 is dead, and so all others."""
-        if self._pidfd >= 0 and not self._gone.done():
-            await asyncio.shield(self._gone)
-
-    async def release(self) -> None:
-        """Remove the cgroups, then let the user id be used again."""
-        if self._pidfd >= 0:
-            asyncio.get_running_loop().remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
-        await self._cgroup.remove()
-        self._release_id()
 
 
 class NamespaceTier:
@@ -147,7 +65,8 @@ class NamespaceTier:
         except (CgroupError, OSError) as error:
             identity.release(offset)
             raise Unavailable(f"no cgroup for a sandbox: {error}") from error
-        boundary = NamespaceBoundary(
+        boundary = PidNamespaceBoundary(
+            self.tier,
             self._image.digest,
             self.enforcement,
             cgroup,
@@ -200,7 +119,7 @@ class NamespaceTier:
         self,
         zygote: Zygote,
         profile: Profile,
-        boundary: NamespaceBoundary,
+        boundary: PidNamespaceBoundary,
         cgroup: GuestCgroup,
         offset: int,
         cpus: list[int],
@@ -250,7 +169,7 @@ class NamespaceTier:
         return [self._cpus[(first + index) % len(self._cpus)] for index in range(count)]
 
 
-async def _abandon(boundary: NamespaceBoundary, link: Link | None) -> None:
+async def _abandon(boundary: PidNamespaceBoundary, link: Link | None) -> None:
     boundary.kill()
     await boundary.gone()
     if link is not None:

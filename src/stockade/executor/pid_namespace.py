@@ -1,0 +1,91 @@
+"""Walls that end with a pid namespace: killed, awaited and counted as a whole."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping
+
+from stockade.executor.boundary import BoundaryUsage
+from stockade.executor.cgroups import GuestCeilings, GuestCgroup
+from stockade.port import Enforcement, Limits, Tier
+
+
+class PidNamespaceBoundary:
+    """The walls of one sandbox: a pid namespace, known by its pidfd, and its cgroups."""
+
+    def __init__(
+        self,
+        tier: Tier,
+        image: str,
+        enforcement: Mapping[str, Enforcement],
+        cgroup: GuestCgroup,
+        ceilings: GuestCeilings,
+        counts_processes: bool,
+        release_id: Callable[[], None],
+    ) -> None:
+        self.tier = tier
+        self.image = image
+        self.enforcement = enforcement
+        self._cgroup = cgroup
+        self._ceilings = ceilings
+        self.counts_processes = counts_processes
+        self._release_id = release_id
+        self._pidfd = -1
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def hold(self, pidfd: int) -> None:
+        """Take over the pidfd of the sandbox's pid 1."""
+        self._pidfd = pidfd
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            # pid 1 becomes a zombie only after the kernel has killed and reaped every other
+            # process of its namespace: zap_pid_ns_processes(), kernel/pid_namespace.c.
+            loop.remove_reader(pidfd)
+            if not self._gone.done():
+                self._gone.set_result(None)
+
+        loop.add_reader(pidfd, ended)
+
+    def set_ceilings(self, limits: Limits) -> None:
+        """Memory, processes and CPU share, for the execution that is about to start."""
+        wanted = GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
+        if wanted != self._ceilings:
+            self._cgroup.set_ceilings(wanted)
+            self._ceilings = wanted
+
+    def watch_memory(self, callback: Callable[[], None]) -> None:
+        """Call back when the memory ceiling is hit."""
+        self._cgroup.watch_oom(asyncio.get_running_loop(), callback)
+
+    def usage(self) -> BoundaryUsage:
+        """The cgroup's counters."""
+        usage = self._cgroup.usage()
+        return BoundaryUsage(
+            cpu_seconds=usage.cpu_seconds,
+            peak_memory_bytes=usage.peak_memory_bytes,
+            peak_processes=usage.peak_processes,
+            oom_kills=usage.oom_kills,
+            processes_refused=usage.pids_refused,
+        )
+
+    def kill(self) -> None:
+        """SIGKILL to pid 1 of the namespace; the kernel does the rest (pid_namespaces(7))."""
+        if self._pidfd >= 0 and not self._gone.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def gone(self) -> None:
+        """Wait until pid 1 is dead, and so all others."""
+        if self._pidfd >= 0 and not self._gone.done():
+            await asyncio.shield(self._gone)
+
+    async def release(self) -> None:
+        """Remove the cgroups, then let the user id be used again."""
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        await self._cgroup.remove()
+        self._release_id()
