@@ -51,19 +51,19 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
     if request.param is None:
         yield Port(None)
         return
-    async with open_local(parked=2) as environment:
+    async with open_local(parked=2, tiers={request.param}) as environment:
         yield Port(environment)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
 async def real(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
     """Every implementation that runs programs."""
-    async with open_local(parked=2) as environment:
+    async with open_local(parked=2, tiers={request.param}) as environment:
         yield environment
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
 async def bare(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
     """The same with nothing parked: what lives below this process belongs to an execution."""
-    async with open_local(parked=0) as environment:
+    async with open_local(parked=0, tiers={request.param}) as environment:
         yield environment

@@ -8,13 +8,13 @@ import pytest
 
 from stockade.executor.pool import Pool
 from stockade.executor.sandbox import Profile
-from stockade.port import SandboxLost
+from stockade.port import SandboxLost, Tier
 
 pytestmark = pytest.mark.plain_user
 
 
 def profile(tenant: str = "a") -> Profile:
-    return Profile(tenant, 1, 1, 1.0, 1, 1)
+    return Profile(Tier.NAMESPACE, tenant, 1, 1, 1.0, 1, 1)
 
 
 class FakeSandbox:

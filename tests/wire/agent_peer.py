@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from stockade.executor.namespace.tier import NamespaceTier
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.executor.wire import Closed, Data, Reset
+from stockade.port import Tier
 
 PATIENCE = 10.0
-PROFILE = Profile("test", 64 << 20, 20_000, 2.0, memory_bytes=512 << 20, processes=64)
+PROFILE = Profile(
+    Tier.NAMESPACE, "test", 64 << 20, 20_000, 2.0, memory_bytes=512 << 20, processes=64
+)
 CONTROL, STDIN, STDOUT, STDERR, RESULT, SOURCE = range(6)
 
 

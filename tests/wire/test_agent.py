@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stockade.executor import open_local
 from stockade.executor.namespace.tier import NamespaceTier
+from stockade.port import Tier
 
 from .agent_peer import (
     CONTROL,
@@ -63,8 +64,10 @@ PATTERN = random.Random(0).randbytes(6_000_000)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def tier() -> AsyncIterator[NamespaceTier]:
-    async with open_local(warm=False) as environment:
-        yield environment._tier
+    async with open_local(warm=False, tiers={Tier.NAMESPACE}) as environment:
+        driver = environment._tiers.opened(Tier.NAMESPACE)
+        assert isinstance(driver, NamespaceTier)
+        yield driver
 
 
 @pytest_asyncio.fixture(loop_scope="module")

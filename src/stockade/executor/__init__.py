@@ -1,5 +1,5 @@
 """The execution service: it owns sandboxes, and holds no secret and no database."""
 
-from stockade.executor.local import open_local
+from stockade.executor.local import AuthMode, open_local
 
-__all__ = ["open_local"]
+__all__ = ["AuthMode", "open_local"]

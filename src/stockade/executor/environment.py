@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import Self
 
 from stockade.executor.execution import ProgramExecution
-from stockade.executor.namespace.tier import NamespaceTier
 from stockade.executor.pool import Pool
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.executor.session import SandboxSession
+from stockade.executor.tiers import Tiers
 from stockade.port import (
     Execution,
     ExecutionRequest,
@@ -28,9 +28,9 @@ _DEFAULT = SandboxRequest()
 class LocalEnvironment:
     """An :class:`~stockade.port.ExecutionEnvironment` whose sandboxes live on this machine."""
 
-    def __init__(self, tier: NamespaceTier, parked: int) -> None:
-        self._tier = tier
-        self._pool = Pool(tier.create, parked)
+    def __init__(self, tiers: Tiers, parked: int) -> None:
+        self._tiers = tiers
+        self._pool = Pool(self._create, parked)
         self._executions: set[ProgramExecution] = set()
         self._sessions: set[SandboxSession] = set()
         self._endings: set[asyncio.Task[None]] = set()
@@ -47,7 +47,9 @@ class LocalEnvironment:
 
     async def warm_up(self, sandbox: SandboxRequest | None = None) -> None:
         """Park sandboxes for such requests now rather than after the first."""
-        await self._pool.fill(_profile(sandbox or _DEFAULT))
+        wanted = sandbox or _DEFAULT
+        driver = await self._tiers.choose(wanted)
+        await self._pool.fill(_profile(wanted, driver.tier))
 
     async def start(
         self,
@@ -111,6 +113,7 @@ class LocalEnvironment:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        self._tiers.stop()
         for session in list(self._sessions):
             await session.close()
         for execution in list(self._executions):
@@ -125,15 +128,14 @@ class LocalEnvironment:
             await self._nobody_takes.wait()
         await asyncio.gather(*self._endings)
         await self._pool.close()
-        await self._tier.close()
+        await self._tiers.close()
 
     async def _take(self, wanted: SandboxRequest) -> Sandbox:
         self._require_open()
-        if wanted.tier not in (None, Tier.NAMESPACE):
-            raise Unavailable(f"this executor has no tier {wanted.tier}; it has: namespace")
         self._taking += 1
         try:
-            sandbox = await self._pool.take(_profile(wanted))
+            driver = await self._tiers.choose(wanted)
+            sandbox = await self._pool.take(_profile(wanted, driver.tier))
             if self._closing is not None:
                 await sandbox.destroy()
                 self._require_open()
@@ -142,6 +144,10 @@ class LocalEnvironment:
             if not self._taking:
                 self._nobody_takes.set()
         return sandbox
+
+    async def _create(self, profile: Profile) -> Sandbox:
+        # Of the tier that was chosen, and of no other: if it fails, so does the call.
+        return await self._tiers.opened(profile.tier).create(profile)
 
     def _require_open(self) -> None:
         if self._closing is not None:
@@ -171,9 +177,10 @@ class LocalEnvironment:
         await self.close()
 
 
-def _profile(request: SandboxRequest) -> Profile:
+def _profile(request: SandboxRequest, tier: Tier) -> Profile:
     limits = request.limits
     return Profile(
+        tier=tier,
         tenant=request.tenant,
         disk_bytes=limits.disk_bytes,
         inodes=limits.inodes,

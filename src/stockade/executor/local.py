@@ -2,51 +2,104 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from enum import StrEnum
+from functools import partial
 
-from stockade.executor.cgroups import find_cgroups
 from stockade.executor.environment import LocalEnvironment
-from stockade.executor.namespace.identity import open_identities
 from stockade.executor.namespace.image import find_host_image
 from stockade.executor.namespace.tier import NamespaceTier
 from stockade.executor.namespace.zygote import PRELOADED
 from stockade.executor.namespace.zygotes import Zygotes
-from stockade.port import SandboxRequest, StockadeError
+from stockade.executor.resources import Resources
+from stockade.executor.tiers import Opener, TierDriver, Tiers
+from stockade.port import InvalidRequest, SandboxRequest, StockadeError, Tier, Unavailable
+from stockade.port.policy import OWN_KERNEL, STRENGTH, spell
 
 PARKED = 4
 """Sandboxes parked per profile: enough for a burst of calls on two cores."""
 
 
+class AuthMode(StrEnum):
+    """How an executor knows its callers, and so whose code it will get."""
+
+    DEV = "dev"
+    """It does not: all of them are the developer who opened it."""
+    API_KEY = "api_key"
+    """By keys: it serves others, and what they send is strangers' code."""
+
+
 @asynccontextmanager
-async def open_local(*, warm: bool = True, parked: int = PARKED) -> AsyncIterator[LocalEnvironment]:
+async def open_local(
+    *,
+    warm: bool = True,
+    parked: int = PARKED,
+    auth_mode: AuthMode = AuthMode.DEV,
+    tiers: Collection[Tier] | None = None,
+) -> AsyncIterator[LocalEnvironment]:
     """The tiers of this machine, behind the port; everything ends with the context.
 
-    ``warm=False`` parks and preloads nothing, for a process that makes one call.
-    Raises :class:`~stockade.port.Unavailable` where no boundary can be had.
+    ``warm=False`` parks and preloads nothing, for a process that makes one call; a tier is
+    then opened when it is wanted, the strongest first. ``tiers`` are the ones to use, by
+    default all that this machine can start.
+
+    Raises :class:`~stockade.port.Unavailable` where no tier can be started. Outside
+    ``auth_mode=dev``, also where none of them has a kernel of its own.
     """
-    image = find_host_image()
-    zygotes = Zygotes(image, open_identities(), PRELOADED if warm else ())
-    # Both take tens of milliseconds; the first call waits for the slower one only.
-    starting = asyncio.create_task(zygotes.get(SandboxRequest().tenant))
-    probing = asyncio.create_task(asyncio.to_thread(find_cgroups))
+    wanted = _checked(tiers)
+    resources = Resources()
+    openers: dict[Tier, Opener] = {
+        Tier.NAMESPACE: partial(_open_namespace, resources, warm),
+        Tier.GVISOR: _open_gvisor,
+    }
+    opening = Tiers({tier: openers[tier] for tier in wanted}, resources)
+    environment = LocalEnvironment(opening, parked if warm else 0)
     try:
-        tier = NamespaceTier(image, await asyncio.shield(probing), zygotes)
-    except BaseException:
-        await _abandon(starting, zygotes)
-        # A thread cannot be cancelled: what it made is to be removed.
-        (await probing).close()
-        raise
-    environment = LocalEnvironment(tier, parked if warm else 0)
-    try:
-        await starting
+        if warm:
+            opening.open_ahead()
+        if auth_mode is not AuthMode.DEV:
+            isolating = [tier for tier in reversed(STRENGTH) if tier in OWN_KERNEL]
+            if missing := await opening.wait_for_one(isolating):
+                raise Unavailable(
+                    "outside auth_mode=dev an executor needs a tier whose guests do not share "
+                    f"this machine's kernel, and none can be started here: {spell(missing)}",
+                    missing,
+                )
+        if missing := await opening.wait_for_one(wanted):
+            raise Unavailable(f"no tier can be started here: {spell(missing)}", missing)
         yield environment
     finally:
         await environment.close()
 
 
-async def _abandon(starting: "asyncio.Task[object]", zygotes: Zygotes) -> None:
-    starting.cancel()
-    with contextlib.suppress(asyncio.CancelledError, StockadeError):
+def _checked(tiers: Collection[Tier] | None) -> list[Tier]:
+    """Which tiers to use, strongest first."""
+    for tier in () if tiers is None else tiers:
+        if not isinstance(tier, Tier):
+            raise InvalidRequest("tiers", f"{tier!r} is no Tier; there are: {', '.join(Tier)}")
+    wanted = [tier for tier in reversed(STRENGTH) if tiers is None or tier in tiers]
+    if not wanted:
+        raise InvalidRequest("tiers", "names none; leave it out for all that can be started")
+    return wanted
+
+
+async def _open_namespace(resources: Resources, warm: bool) -> TierDriver:
+    image = find_host_image()
+    zygotes = Zygotes(image, resources.identities(), PRELOADED if warm else ())
+    # Both take tens of milliseconds; the first call waits for the slower one only.
+    starting = asyncio.create_task(zygotes.get(SandboxRequest().tenant))
+    try:
+        cgroups = await resources.cgroups()
         await starting
-    await zygotes.close()
+    except BaseException:
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, StockadeError):
+            await starting
+        await zygotes.close()
+        raise
+    return NamespaceTier(image, cgroups, zygotes)
+
+
+async def _open_gvisor() -> TierDriver:
+    raise Unavailable("it is not part of this version of Stockade; use another tier")

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 from stockade.executor.boundary import Boundary
 from stockade.executor.link import Link
+from stockade.port import Tier
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """What is fixed when a sandbox is made. Sandboxes of one profile are interchangeable."""
 
+    tier: Tier
     tenant: str
     disk_bytes: int
     inodes: int

@@ -40,6 +40,7 @@ from stockade.port.program import (
     check_workspace_path,
 )
 from stockade.port.tier import Tier
+from stockade.port.trust import TrustLevel
 
 __all__ = [
     "GIB",
@@ -74,6 +75,7 @@ __all__ = [
     "TerminalSize",
     "Tier",
     "Timings",
+    "TrustLevel",
     "Unavailable",
     "Usage",
     "WorkspaceEntry",

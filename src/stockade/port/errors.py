@@ -4,6 +4,10 @@ A guest's failure is never one of these: it is an :class:`~stockade.port.outcome
 in the record.  These are raised for a request that cannot be carried out.
 """
 
+from collections.abc import Mapping
+
+from stockade.port.tier import Tier
+
 
 class StockadeError(Exception):
     """The root of every error that Stockade raises on purpose."""
@@ -22,7 +26,15 @@ class InvalidRequest(StockadeError, ValueError):
 
 
 class Unavailable(StockadeError):
-    """No boundary that is strong enough can be started here; the message says what is missing."""
+    """No boundary that is strong enough can be started here; the message says what is missing.
+
+    ``missing``: each tier that would have done, to why it is missing and how to get it. Empty
+    where the tier is there and a sandbox of it could not be made.
+    """
+
+    def __init__(self, message: str, missing: Mapping[Tier, str] | None = None) -> None:
+        super().__init__(message)
+        self.missing = dict(missing or {})
 
 
 class SandboxLost(StockadeError):

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from stockade.port.egress import NO_EGRESS, EgressPolicy
 from stockade.port.errors import InvalidRequest
 from stockade.port.limits import Limits
+from stockade.port.policy import candidates
 from stockade.port.tier import Tier
+from stockade.port.trust import TrustLevel
 
 MAX_SOURCE_BYTES = 16 * 1024 * 1024
 MAX_ARGUMENT_BYTES = 131_072  # MAX_ARG_STRLEN, execve(2)
@@ -180,8 +183,10 @@ class SandboxRequest:
     """The owner; sandboxes, warm interpreters and user ids are never shared across tenants."""
     limits: Limits = field(default_factory=Limits)
     egress: EgressPolicy = NO_EGRESS
+    trust: TrustLevel = TrustLevel.UNTESTED
+    """Of what is going to run. It decides which tiers are strong enough."""
     tier: Tier | None = None
-    """``None`` takes the strongest that can be started."""
+    """Exactly this tier; ``None`` takes the strongest that can be started."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.limits, Limits):
@@ -190,3 +195,13 @@ class SandboxRequest:
             raise InvalidRequest("tenant", f"{self.tenant!r} is not text")
         if not self.tenant or len(self.tenant) > 128 or not self.tenant.isprintable():
             raise InvalidRequest("tenant", f"{self.tenant!r} is not 1 to 128 printable characters")
+        # A plain string may be a mistyped one: unknown means refuse.
+        if not isinstance(self.trust, TrustLevel):
+            raise InvalidRequest("trust", f"{self.trust!r} is no TrustLevel: {_names(TrustLevel)}")
+        if not isinstance(self.tier, Tier | None):
+            raise InvalidRequest("tier", f"{self.tier!r} is no Tier: {_names(Tier)}")
+        candidates(self.trust, self.tier)  # refuses a tier too weak for the level
+
+
+def _names(kind: type[StrEnum]) -> str:
+    return ", ".join(f"{kind.__name__}.{member.name}" for member in kind)

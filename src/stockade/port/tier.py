@@ -4,6 +4,9 @@ from enum import StrEnum
 
 
 class Tier(StrEnum):
-    """A kind of boundary, weakest kernel separation first within the list of the design."""
+    """A kind of boundary. How strong each is stands in :mod:`stockade.port.policy`."""
 
     NAMESPACE = "namespace"
+    """Linux namespaces and seccomp: the guest speaks to the host's kernel."""
+    GVISOR = "gvisor"
+    """A kernel in user space: the guest never speaks to the host's."""

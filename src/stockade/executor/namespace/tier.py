@@ -89,9 +89,8 @@ class NamespaceTier:
         return Sandbox(profile, boundary, link)
 
     async def close(self) -> None:
-        """End every zygote and remove the executor's cgroups."""
+        """End every zygote, and with it its sandboxes."""
         await self._zygotes.close()
-        self._cgroups.close()
 
     async def _house(self, zygote: Zygote) -> None:
         """Give a zygote, and with it the agents of its sandboxes, cgroups of their own.

@@ -45,7 +45,6 @@ class Zygotes:
         """End all, with every sandbox of theirs."""
         for tenant in list(self._of_tenant):
             await self._end(tenant)
-        self._identities.close()
 
     async def _end(self, tenant: str) -> None:
         zygote = self._of_tenant.pop(tenant)
