@@ -23,6 +23,7 @@ PACKAGE = Path("src/stockade")
 # Where the products go; the sources stand in both.
 NATIVE = "executor/namespace/native"
 AGENT = "guest/native"
+SUPERVISE = "executor/gvisor/native"
 
 COMMON_FLAGS = (
     "-std=c11",
@@ -39,16 +40,17 @@ COMMON_FLAGS = (
 LINK_FLAGS = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
 
 AGENT_SOURCES = tuple(
-    f"{AGENT}/{name}.c" for name in ("agent", "wire", "files", "json", "receipt", "park")
+    f"{AGENT}/{name}.c" for name in ("agent", "wire", "files", "json", "receipt", "park", "confine")
 )
 
 # output: (sources, flags of its own)
 PRODUCTS = {
     "stockade-launch": ((f"{NATIVE}/launch.c",), ("-fPIE", "-pie")),
     "libstockade.so": (
-        (f"{NATIVE}/zygote.c", f"{NATIVE}/sandbox.c", f"{AGENT}/park.c"),
+        (f"{NATIVE}/zygote.c", f"{NATIVE}/sandbox.c", f"{AGENT}/confine.c", f"{AGENT}/park.c"),
         ("-fPIC", "-shared"),
     ),
+    "stockade-supervise": ((f"{SUPERVISE}/supervise.c",), ("-fPIE", "-pie")),
     # Static: it has to run in any image, and starts without a dynamic linker's work.
     "stockade-agent": (AGENT_SOURCES, ("-fPIE", "-static-pie")),
 }

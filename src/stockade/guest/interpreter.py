@@ -135,13 +135,25 @@ def rehearse(run: Run) -> None:
 
 
 def reseed() -> None:
-    """State that a fork duplicates: ``random`` by its own fork hook, the rest here."""
+    """Make anew what a copy of this process has in common with it."""
+    random = sys.modules.get("random")
+    if random is not None:
+        random.seed()
     ssl = sys.modules.get("ssl")
     if ssl is not None:
         ssl.RAND_add(os.urandom(32), 32.0)
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+
+
+def preload(modules: list[str]) -> None:
+    """Import what programs commonly use; a module that the image lacks is left out."""
+    for name in modules:
+        try:
+            __import__(name)
+        except ImportError:
+            continue
 
 
 def open_standard_streams() -> None:

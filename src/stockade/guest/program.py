@@ -9,6 +9,7 @@ which are closed before the program's first instruction.
 from __future__ import annotations
 
 import _thread
+import gc
 import json
 import os
 import resource
@@ -51,15 +52,19 @@ class Refused(Exception):
     """The program cannot be started; ``args`` are what and why."""
 
 
-def main() -> interpreter.Run:
+def main(modules: list[str]) -> interpreter.Run:
     """The program's process that was executed anew, not forked from a zygote."""
+    interpreter.preload(modules)
     interpreter.open_standard_streams()
     run = interpreter.Run()
-    wait(run)
+    gc.collect()
+    gc.disable()
+    # What waits here may be saved, and be restored many times.
+    wait(run, copied_while_waiting=True)
     return run
 
 
-def wait(run: interpreter.Run) -> None:
+def wait(run: interpreter.Run, *, copied_while_waiting: bool = False) -> None:
     """Say that all is ready, wait for the specification, become the program.
 
     Returns only where this interpreter itself is to run it, as ``run``.
@@ -74,7 +79,10 @@ def wait(run: interpreter.Run) -> None:
         hard = {kind: resource.getrlimit(kind)[1] for kind, _ in _RLIMITS}
         _rehearse(run, hard)
         os.write(_STATUS, b"+")
-        _start(run, _read_specification(), hard)
+        specification = _read_specification()
+        if copied_while_waiting:
+            interpreter.reseed()
+        _start(run, specification, hard)
         return
     except Refused as refusal:
         what, reason = refusal.args

@@ -17,15 +17,6 @@ CONTROL = 3
 LIBRARY = "/opt/stockade/libstockade.so"
 
 
-def preload(modules: list[str]) -> None:
-    """Import what programs commonly use; a module that the image lacks is left out."""
-    for name in modules:
-        try:
-            __import__(name)
-        except ImportError:
-            continue
-
-
 def open_standard_streams() -> None:
     """Make the programs' standard streams here, once, over pipes as theirs will be."""
     errors = os.dup(2)
@@ -40,7 +31,7 @@ def open_standard_streams() -> None:
 
 def main(modules: list[str]) -> interpreter.Run:
     """Preload, freeze, serve; in the clone: become the program."""
-    preload(modules)
+    interpreter.preload(modules)
     open_standard_streams()
     run = interpreter.Run()
     interpreter.rehearse(run)

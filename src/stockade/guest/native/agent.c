@@ -1,7 +1,12 @@
 /*
  * The agent: pid 1 of a sandbox. It speaks the wire (docs/wire.md) and starts programs.
  *
- *   stockade-agent DOORS PID     executed by sandbox.c; descriptors as in park.h
+ *   stockade-agent DOORS PID               executed by sandbox.c; descriptors as in park.h
+ *   stockade-agent boot BYTES INODES [MODULE]...
+ *                                          executed as the first process of a kernel of its
+ *                                          own; the wire is standard input and output. It sets
+ *                                          the sandbox up, and stands still where a snapshot
+ *                                          may be taken: docs/wire.md
  *
  * One thread, one poll(2). A program cannot signal it (pid 1 of a pid namespace is immune
  * from inside: pid_namespaces(7)), look into it (undumpable) or starve it (another
@@ -12,6 +17,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,6 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "confine.h"
 #include "files.h"
 #include "json.h"
 #include "park.h"
@@ -38,9 +45,9 @@
 #define INTERPRETER "/usr/bin/python3"
 #define BOOT                                                                                       \
     "import sys\n"                                                                                 \
-    "sys.path.insert(0, '/opt/stockade')\n"                                                        \
+    "sys.path[0 : not sys.flags.isolated] = ['/opt/stockade']\n"                                   \
     "from stockade_guest import program\n"                                                         \
-    "run = program.main()\n"                                                                       \
+    "run = program.main(sys.argv[1:])\n"                                                           \
     "try:\n"                                                                                       \
     "    exec(run.compile(), run.names)\n"                                                         \
     "except BaseException:\n"                                                                      \
@@ -53,6 +60,7 @@ enum {
     SMALL_READ = 4096,
     PAUSE_MS = 1,
     MOST_TRANSFERS = 64,
+    MOST_MODULES = 256,
     FLAG_LAST = 1,
     /* Channels of a program, from its first. */
     CONTROL = 0,
@@ -114,7 +122,23 @@ static struct timespec sampled;
 
 /* --- programs: parking, starting --- */
 
-static void park_next(void)
+/* The first program of a sandbox that boots has modules loaded, and is not isolated (-I), so
+ * that its sys.flags are a program's own: there is nothing yet that an import could find. */
+static void execute_interpreter(char **modules)
+{
+    char *arguments[MOST_MODULES + 5] = {INTERPRETER};
+    int count = 1;
+
+    if (!modules)
+        arguments[count++] = "-I";
+    arguments[count++] = "-c";
+    arguments[count++] = BOOT;
+    for (int i = 0; modules && modules[i]; i++)
+        arguments[count++] = modules[i];
+    execve(INTERPRETER, arguments, (char *[]){GUEST_ENVIRONMENT, NULL});
+}
+
+static void park_next(char **modules)
 {
     const int forked = park(&parked, doors);
 
@@ -124,8 +148,7 @@ static void park_next(void)
         /* Nothing that an earlier program left in the workspace is in the way of an import. */
         if (chdir("/") < 0)
             _exit(127);
-        execve(INTERPRETER, (char *[]){INTERPRETER, "-I", "-c", BOOT, NULL},
-               (char *[]){GUEST_ENVIRONMENT, NULL});
+        execute_interpreter(modules);
         _exit(127);
     }
 }
@@ -248,7 +271,7 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     program.master = program.slave = -1;
     program.taken = rows == 0;
     if (!parked.pid)
-        park_next();
+        park_next(NULL);
     program.active = true;
     program.last = arguments[0] & FLAG_LAST;
     program.pid = parked.pid;
@@ -321,7 +344,7 @@ static struct statvfs sample_disk(void)
     memset(&disk, 0, sizeof disk);
     statvfs(WORKSPACE, &disk);
     bytes = (unsigned long long)(disk.f_blocks - disk.f_bfree) * disk.f_frsize;
-    inodes = disk.f_files - disk.f_ffree - 3;
+    inodes = disk.f_files ? disk.f_files - disk.f_ffree - 3 : 0; /* not every kernel counts */
     if (bytes > program.disk_used)
         program.disk_used = bytes;
     if (inodes > program.inodes_used)
@@ -386,7 +409,7 @@ static void report_end(void)
              cpu / 1000000, cpu % 1000000, program.usage.ru_maxrss * 1024L);
     json_add(&json, ",\"disk\":[%llu,%llu],\"inodes\":[%llu,%lld]", program.disk_used,
              (unsigned long long)disk.f_blocks * disk.f_frsize, program.inodes_used,
-             (long long)disk.f_files - 3);
+             disk.f_files ? (long long)disk.f_files - 3 : 0);
     json_add(&json, ",\"open_files\":%u,\"peak_processes\":%u,\"stragglers\":%u}}",
              program.open_files, program.peak_processes, program.stragglers);
     wire_send(program.control, text, json.length);
@@ -397,7 +420,7 @@ static void report_end(void)
     wire_flush();
     if (program.last)
         _exit(0);
-    park_next();
+    park_next(NULL);
 }
 
 static bool outputs_ended(void)
@@ -926,34 +949,90 @@ static void serve(int child)
     }
 }
 
+/* --- starting --- */
+
+/* The wire to its own numbers, and nothing on the standard ones. */
+static void take_wire_from_streams(void)
+{
+    int null;
+
+    if (dup2(0, WIRE_IN) < 0 || dup2(1, WIRE_OUT) < 0 || (null = open("/dev/null", O_RDWR)) < 0)
+        _exit(1);
+    for (int standard = 0; standard <= 1; standard++)
+        dup2(null, standard);
+    close(null);
+    fcntl(WIRE_IN, F_SETFD, FD_CLOEXEC);
+    fcntl(WIRE_OUT, F_SETFD, FD_CLOEXEC);
+}
+
+/*
+ * In a kernel of its own, as its first process and with its rights: set up what sandbox.c sets
+ * up in the host's. Once the warm interpreter waits, one byte says so. What is read next is
+ * the first that differs between two sandboxes restored from one snapshot.
+ */
+static void boot(int count, char **arguments)
+{
+    const char *failed;
+    char byte = '.';
+
+    take_wire_from_streams();
+    if (count - 4 > MOST_MODULES)
+        wire_die("too many modules");
+    failed = confine_scratch(strtoull(arguments[2], NULL, 10), strtoull(arguments[3], NULL, 10),
+                             GUEST_ID);
+    if (!failed)
+        failed = confine_bounding_set();
+    if (!failed && (setgroups(0, NULL) < 0 || setresgid(GUEST_ID, GUEST_ID, GUEST_ID) < 0 ||
+                    setresuid(GUEST_ID, GUEST_ID, GUEST_ID) < 0 || chdir(WORKSPACE) < 0))
+        failed = "become the guest";
+    if (!failed)
+        failed = confine_rights();
+    if (failed) {
+        char text[256];
+
+        snprintf(text, sizeof text, "sandbox set-up: %s: %s", failed, strerrordesc_np(errno));
+        wire_die(text);
+    }
+    park_next(arguments + 4);
+    await_parked();
+    if (write(WIRE_OUT, &byte, 1) != 1 || read(WIRE_IN, &byte, 1) != 1)
+        _exit(0);
+}
+
 int main(int count, char **arguments)
 {
     static char text[CHUNK];
     struct json json = {.text = text, .size = sizeof text};
+    const bool boots = count >= 4 && strcmp(arguments[1], "boot") == 0;
     sigset_t children;
     int child;
 
     /* It kills whatever it can see, which must be its own sandbox and nothing else. */
-    if (count != 3 || getpid() != 1) {
+    if ((count != 3 && !boots) || getpid() != 1) {
         fputs("stockade-agent: runs as pid 1 of a sandbox only\n", stderr);
         return 64;
     }
-    prctl(PR_SET_DUMPABLE, 0);
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&children);
     sigaddset(&children, SIGCHLD);
     sigprocmask(SIG_BLOCK, &children, NULL);
     child = signalfd(-1, &children, SFD_NONBLOCK | SFD_CLOEXEC);
-    doors = atoi(arguments[1]);
-    parked = (struct parked){.pid = atoi(arguments[2]),
-                             .specification = FIRST_PARKED,
-                             .status = FIRST_PARKED + 1,
-                             .input = FIRST_PARKED + 2,
-                             .output = FIRST_PARKED + 3,
-                             .error = FIRST_PARKED + 4,
-                             .result = FIRST_PARKED + 5};
+    if (boots) {
+        boot(count, arguments);
+    } else {
+        doors = atoi(arguments[1]);
+        parked = (struct parked){.pid = atoi(arguments[2]),
+                                 .specification = FIRST_PARKED,
+                                 .status = FIRST_PARKED + 1,
+                                 .input = FIRST_PARKED + 2,
+                                 .output = FIRST_PARKED + 3,
+                                 .error = FIRST_PARKED + 4,
+                                 .result = FIRST_PARKED + 5};
+    }
+    prctl(PR_SET_DUMPABLE, 0);
     receipt_add(&json);
-    await_parked();
+    if (!boots)
+        await_parked();
     if (json.overflow)
         wire_die("the receipt is too long");
     wire_hello(text, json.length);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -23,6 +24,39 @@ const char *file_explain(int error)
     }
 }
 
+/* openat2(2) for a kernel that has none, as gVisor's: by each part of the path, no link taken. */
+static int open_by_parts(int root, const char *path, uint64_t flags, unsigned mode)
+{
+    int folder = dup(root), opened = -1;
+
+    while (folder >= 0) {
+        const size_t length = strcspn(path, "/");
+        const bool last = path[length] == '\0';
+        char part[256];
+        int error;
+
+        errno = length >= sizeof part ? ENAMETOOLONG : length == 0 ? EXDEV : 0;
+        if (errno == 0) {
+            memcpy(part, path, length);
+            part[length] = '\0';
+            errno = strcmp(part, "..") == 0 ? EXDEV : 0;
+        }
+        if (errno == 0)
+            opened = openat(folder, part,
+                            (last ? (int)flags : O_PATH | O_DIRECTORY) | O_NOFOLLOW | O_CLOEXEC,
+                            last ? mode : 0);
+        error = errno;
+        close(folder);
+        errno = error;
+        if (last || opened < 0)
+            break;
+        folder = opened;
+        opened = -1;
+        path += length + 1;
+    }
+    return opened;
+}
+
 static int open_beneath(int root, const char *path, uint64_t flags, unsigned mode)
 {
     const struct open_how how = {
@@ -31,7 +65,9 @@ static int open_beneath(int root, const char *path, uint64_t flags, unsigned mod
         .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
     };
 
-    return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+    const int file = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+
+    return file < 0 && errno == ENOSYS ? open_by_parts(root, path, flags, mode) : file;
 }
 
 static int open_workspace(void)

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +43,7 @@ static void lay_out(int pipes[PIPES][2])
         if (lifted[i] < 0 || dup2(lifted[i], targets[i]) < 0)
             _exit(2);
     if (syscall(SYS_close_range, RESULT + 1, SPECIFICATION - 1, 0) < 0 ||
-        syscall(SYS_close_range, STATUS + 1, ~0U, 0) < 0)
+        syscall(SYS_close_range, STATUS + 1, INT_MAX, 0) < 0)
         _exit(2);
 }
 

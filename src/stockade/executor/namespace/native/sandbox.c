@@ -1,13 +1,13 @@
 /* The inner step: one sandbox. Read set_up() first; it is the list of what is done. */
 #define _GNU_SOURCE
 #include "sandbox.h"
+#include "confine.h"
 #include "park.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/audit.h>
-#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -65,6 +65,13 @@ static _Noreturn void fail(const char *step)
             fail(step);                                                                            \
     } while (0)
 
+#define CONFINE(step)                                                                              \
+    do {                                                                                           \
+        const char *const failed = (step);                                                         \
+        if (failed)                                                                                \
+            fail(failed);                                                                          \
+    } while (0)
+
 static void write_file(const char *path, const char *text)
 {
     const int file = open(path, O_WRONLY | O_CLOEXEC);
@@ -72,34 +79,6 @@ static void write_file(const char *path, const char *text)
     MUST(file, path);
     MUST(write(file, text, strlen(text)), path);
     close(file);
-}
-
-/* A folder of the scratch file system, owned by the guest. */
-static void make_scratch_folder(const char *path, uint32_t id, mode_t mode)
-{
-    MUST(mkdir(path, 0700), path);
-    MUST(chown(path, id, id), path);
-    MUST(chmod(path, mode), path);
-}
-
-/*
- * Property: everything the guest can write is one fresh tmpfs, bounded in bytes and
- * inodes, that nobody else ever sees and that dies with the mount namespace.
- * nosuid and nodev: no set-id program and no device node planted there works.
- */
-static void mount_scratch(const struct stockade_request *wanted)
-{
-    char options[128];
-
-    /* The root and two folders of our own must not count against the guest's ceiling. */
-    snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=755",
-             (unsigned long long)wanted->disk_bytes, (unsigned long long)wanted->inodes + 3);
-    MUST(mount("scratch", "/run", "tmpfs", MS_NOSUID | MS_NODEV, options), "mount tmpfs");
-    make_scratch_folder("/run/workspace", wanted->id, 0700);
-    make_scratch_folder("/run/tmp", wanted->id, 01777);
-    MUST(mount("/run/workspace", "/workspace", NULL, MS_BIND, NULL), "mount /workspace");
-    MUST(mount("/run/tmp", "/tmp", NULL, MS_BIND, NULL), "mount /tmp");
-    MUST(umount2("/run", MNT_DETACH), "detach the scratch mount");
 }
 
 /*
@@ -152,14 +131,14 @@ static void become_guest(const struct stockade_request *wanted)
         fail("setgroups");
     MUST(setresgid(wanted->id, wanted->id, wanted->id), "setresgid");
     /* Capabilities survive the change for the one call below: hosts exist which let nobody
-     * without them make a user namespace. They all go in drop_capabilities(). */
+     * without them make a user namespace. They all go in confine_rights(). */
     MUST(prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP), "set securebits");
     MUST(setresuid(wanted->id, wanted->id, wanted->id), "setresuid");
     /* The id change made this process undumpable, and its own map files root's: proc(5). */
     MUST(prctl(PR_SET_DUMPABLE, 1), "set dumpable");
     MUST(unshare(CLONE_NEWUSER), "unshare the user namespace");
     write_file("/proc/self/setgroups", "deny");
-    snprintf(map, sizeof map, "%d %u 1", STOCKADE_GUEST_ID, wanted->id);
+    snprintf(map, sizeof map, "%d %u 1", GUEST_ID, wanted->id);
     write_file("/proc/self/uid_map", map);
     write_file("/proc/self/gid_map", map);
 }
@@ -198,27 +177,6 @@ static void set_affinity(const struct stockade_request *wanted)
     if (any)
         MUST(syscall(SYS_sched_setaffinity, 0, sizeof wanted->affinity, wanted->affinity),
              "sched_setaffinity");
-}
-
-/* Property: no capability, not even inside its own user namespace, and no way to one. */
-static void drop_capabilities(void)
-{
-    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct none[2];
-
-    for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; capability++)
-        ;
-    if (errno != EINVAL) /* the first number the kernel does not know ends the loop */
-        fail("drop the bounding set");
-    memset(none, 0, sizeof none);
-    MUST(syscall(SYS_capset, &header, none), "capset");
-    MUST(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clear ambient capabilities");
-}
-
-/* Property: exec never gains a privilege: set-id bits and file capabilities are inert. */
-static void forbid_new_privileges(void)
-{
-    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
 }
 
 /*
@@ -281,18 +239,20 @@ static void load_filter(void)
 
 static void set_up(const struct stockade_sandbox *sandbox)
 {
+    const struct stockade_request *wanted = sandbox->wanted;
+
     report_to = sandbox->wire_out;
     register_rseq();
-    mount_scratch(sandbox->wanted);
+    CONFINE(confine_scratch(wanted->disk_bytes, wanted->inodes, wanted->id));
     mount_proc();
     mount_terminals();
     bring_up_loopback();
     MUST(chdir("/workspace"), "chdir");
-    become_guest(sandbox->wanted);
+    become_guest(wanted);
     set_ceilings();
-    set_affinity(sandbox->wanted);
-    drop_capabilities();
-    forbid_new_privileges();
+    set_affinity(wanted);
+    CONFINE(confine_bounding_set());
+    CONFINE(confine_rights());
     lay_out_descriptors(sandbox);
     load_filter();
 }

@@ -16,7 +16,6 @@
 
 #include <stdint.h>
 
-#define STOCKADE_GUEST_ID 1000 /* the only user and group id that exists inside */
 #define STOCKADE_AGENT "/opt/stockade/stockade-agent"
 
 /* What the executor asks a zygote for. The layout is mirrored in executor/namespace/zygote.py. */

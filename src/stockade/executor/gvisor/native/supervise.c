@@ -1,0 +1,166 @@
+/*
+ * Runs a command in a pid namespace that dies with the executor.
+ *
+ *   stockade-supervise --parent PID --control FD [--door FD]... -- COMMAND [ARGUMENT]...
+ *
+ * For a tier whose sandbox is another program's work: however many processes that program
+ * makes, and whatever becomes of it, they end as one.
+ *
+ *   supervisor   dies with the executor (PR_SET_PDEATHSIG); reaps the init; does nothing else
+ *   init         pid 1 of the namespace; dies with the supervisor, and everything with it
+ *   command      has standard streams as this program had them; its end ends the init
+ *
+ * --control: a socket; one packet of a byte with the init's pidfd goes out on it.
+ * --door: of a cgroup, to write "0" to; entered before there is anything to count.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static _Noreturn void fail(const char *step)
+{
+    fprintf(stderr, "stockade-supervise: %s: %s\n", step, strerror(errno));
+    _exit(126);
+}
+
+#define MUST(call, step)                                                                           \
+    do {                                                                                           \
+        if ((call) < 0)                                                                            \
+            fail(step);                                                                            \
+    } while (0)
+
+/* The command's streams are the command's: whoever reads them is to see their end with it. */
+static void let_go_of_streams(void)
+{
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    MUST(null, "open /dev/null");
+    MUST(dup2(null, 0), "let go of the streams");
+    MUST(dup2(null, 1), "let go of the streams");
+}
+
+/* Property: nothing of the command outlives the init, nor the init the supervisor. */
+static _Noreturn void be_init(int alive, char **command)
+{
+    char byte;
+    pid_t child;
+    int status;
+
+    MUST(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
+    /* The supervisor writes nothing: it is alive if there is no end yet. */
+    MUST(fcntl(alive, F_SETFL, O_NONBLOCK), "fcntl");
+    if (read(alive, &byte, 1) == 0)
+        _exit(1);
+    close(alive);
+    /* Property: the command sees the processes of this namespace, and no other's. */
+    MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "make the mounts private");
+    MUST(mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "mount /proc");
+    child = fork();
+    MUST(child, "fork");
+    if (child == 0) {
+        execvp(command[0], command);
+        fail(command[0]);
+    }
+    let_go_of_streams();
+    for (pid_t pid; (pid = wait(&status)) != child;)
+        if (pid < 0 && errno != EINTR)
+            fail("wait");
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
+static void send_pidfd(int control, int pidfd)
+{
+    union {
+        char space[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } ancillary;
+    char byte = '+';
+    struct iovec bytes = {&byte, 1};
+    struct msghdr message = {.msg_iov = &bytes,
+                             .msg_iovlen = 1,
+                             .msg_control = ancillary.space,
+                             .msg_controllen = sizeof ancillary.space};
+    struct cmsghdr *header;
+
+    memset(&ancillary, 0, sizeof ancillary);
+    header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof pidfd);
+    memcpy(CMSG_DATA(header), &pidfd, sizeof pidfd);
+    MUST(sendmsg(control, &message, MSG_NOSIGNAL), "send the pidfd");
+}
+
+static int number_of(const char *text)
+{
+    char *end;
+    const long number = strtol(text, &end, 10);
+
+    if (*text == '\0' || *end != '\0' || number < 0 || number > INT32_MAX) {
+        fprintf(stderr, "stockade-supervise: %s is no number\n", text);
+        _exit(64);
+    }
+    return (int)number;
+}
+
+int main(int count, char **arguments)
+{
+    int parent = -1, control = -1, pidfd = -1, alive[2], status, i = 1;
+    struct clone_args clone;
+    long init;
+
+    for (; i + 1 < count && strcmp(arguments[i], "--") != 0; i += 2) {
+        const int number = number_of(arguments[i + 1]);
+
+        if (strcmp(arguments[i], "--parent") == 0) {
+            parent = number;
+        } else if (strcmp(arguments[i], "--control") == 0) {
+            control = number;
+        } else if (strcmp(arguments[i], "--door") == 0) {
+            if (write(number, "0", 1) != 1)
+                fail("enter the cgroup");
+            close(number);
+        }
+    }
+    if (i + 1 >= count || strcmp(arguments[i], "--") != 0 || parent < 0 || control < 0) {
+        fputs("usage: stockade-supervise --parent PID --control FD [--door FD]... -- COMMAND\n",
+              stderr);
+        return 64;
+    }
+    MUST(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
+    if (getppid() != parent)
+        return 1; /* the executor died before it could be watched */
+    MUST(fcntl(control, F_SETFD, FD_CLOEXEC), "fcntl");
+    MUST(pipe2(alive, O_CLOEXEC), "pipe");
+    memset(&clone, 0, sizeof clone);
+    clone.flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_PIDFD;
+    clone.exit_signal = SIGCHLD;
+    clone.pidfd = (uint64_t)(uintptr_t)&pidfd;
+    init = syscall(SYS_clone3, &clone, sizeof clone);
+    MUST(init, "clone");
+    if (init == 0) {
+        close(alive[1]);
+        be_init(alive[0], arguments + i + 1);
+    }
+    close(alive[0]);
+    let_go_of_streams();
+    send_pidfd(control, pidfd);
+    close(pidfd);
+    while (waitpid((pid_t)init, &status, 0) < 0)
+        if (errno != EINTR)
+            fail("wait");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
