@@ -1,0 +1,1 @@
+"""The tier that gives a guest a kernel of its own."""
