@@ -17,7 +17,6 @@ from stockade.port import (
     RunningExecution,
     SandboxRequest,
     StandardInput,
-    Tier,
     Unavailable,
 )
 
@@ -49,7 +48,7 @@ class LocalEnvironment:
         """Park sandboxes for such requests now rather than after the first."""
         wanted = sandbox or _DEFAULT
         driver = await self._tiers.choose(wanted)
-        await self._pool.fill(_profile(wanted, driver.tier))
+        await self._pool.fill(Profile.of(driver.tier, wanted))
 
     async def start(
         self,
@@ -135,7 +134,7 @@ class LocalEnvironment:
         self._taking += 1
         try:
             driver = await self._tiers.choose(wanted)
-            sandbox = await self._pool.take(_profile(wanted, driver.tier))
+            sandbox = await self._pool.take(Profile.of(driver.tier, wanted))
             if self._closing is not None:
                 await sandbox.destroy()
                 self._require_open()
@@ -175,16 +174,3 @@ class LocalEnvironment:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-def _profile(request: SandboxRequest, tier: Tier) -> Profile:
-    limits = request.limits
-    return Profile(
-        tier=tier,
-        tenant=request.tenant,
-        disk_bytes=limits.disk_bytes,
-        inodes=limits.inodes,
-        cpus=limits.cpus,
-        memory_bytes=limits.memory_bytes,
-        processes=limits.processes,
-    )

@@ -8,11 +8,13 @@ from enum import StrEnum
 from functools import partial
 
 from stockade.executor.environment import LocalEnvironment
+from stockade.executor.gvisor.opening import open_gvisor
 from stockade.executor.namespace.image import find_host_image
 from stockade.executor.namespace.tier import NamespaceTier
 from stockade.executor.namespace.zygote import PRELOADED
 from stockade.executor.namespace.zygotes import Zygotes
 from stockade.executor.resources import Resources
+from stockade.executor.sandbox import Profile
 from stockade.executor.tiers import Opener, TierDriver, Tiers
 from stockade.port import InvalidRequest, SandboxRequest, StockadeError, Tier, Unavailable
 from stockade.port.policy import OWN_KERNEL, STRENGTH, spell
@@ -51,13 +53,11 @@ async def open_local(
     resources = Resources()
     openers: dict[Tier, Opener] = {
         Tier.NAMESPACE: partial(_open_namespace, resources, warm),
-        Tier.GVISOR: _open_gvisor,
+        Tier.GVISOR: partial(_open_gvisor, resources, warm),
     }
     opening = Tiers({tier: openers[tier] for tier in wanted}, resources)
     environment = LocalEnvironment(opening, parked if warm else 0)
     try:
-        if warm:
-            opening.open_ahead()
         if auth_mode is not AuthMode.DEV:
             isolating = [tier for tier in reversed(STRENGTH) if tier in OWN_KERNEL]
             if missing := await opening.wait_for_one(isolating):
@@ -66,6 +66,8 @@ async def open_local(
                     f"this machine's kernel, and none can be started here: {spell(missing)}",
                     missing,
                 )
+        if warm:
+            opening.open_ahead()
         if missing := await opening.wait_for_one(wanted):
             raise Unavailable(f"no tier can be started here: {spell(missing)}", missing)
         yield environment
@@ -101,5 +103,10 @@ async def _open_namespace(resources: Resources, warm: bool) -> TierDriver:
     return NamespaceTier(image, cgroups, zygotes)
 
 
-async def _open_gvisor() -> TierDriver:
-    raise Unavailable("it is not part of this version of Stockade; use another tier")
+async def _open_gvisor(resources: Resources, warm: bool) -> TierDriver:
+    return await open_gvisor(
+        await resources.cgroups(),
+        first=Profile.of(Tier.GVISOR, SandboxRequest()),
+        modules=PRELOADED if warm else (),
+        snapshots=warm,
+    )

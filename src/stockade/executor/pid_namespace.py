@@ -50,10 +50,14 @@ class PidNamespaceBoundary:
 
     def set_ceilings(self, limits: Limits) -> None:
         """Memory, processes and CPU share, for the execution that is about to start."""
-        wanted = GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
+        wanted = self.ceilings(limits)
         if wanted != self._ceilings:
             self._cgroup.set_ceilings(wanted)
             self._ceilings = wanted
+
+    def ceilings(self, limits: Limits) -> GuestCeilings:
+        """What the cgroup is to keep of them."""
+        return GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
 
     def watch_memory(self, callback: Callable[[], None]) -> None:
         """Call back when the memory ceiling is hit."""

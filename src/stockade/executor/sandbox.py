@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stockade.executor.boundary import Boundary
 from stockade.executor.link import Link
-from stockade.port import Tier
+from stockade.port import SandboxRequest, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,20 @@ class Profile:
     memory_bytes: int = field(compare=False)
     """The ceiling to start with; like ``processes`` it can be set again before an execution."""
     processes: int = field(compare=False)
+
+    @classmethod
+    def of(cls, tier: Tier, request: SandboxRequest) -> "Profile":
+        """What a request asks for, of the tier that was chosen for it."""
+        limits = request.limits
+        return cls(
+            tier=tier,
+            tenant=request.tenant,
+            disk_bytes=limits.disk_bytes,
+            inodes=limits.inodes,
+            cpus=limits.cpus,
+            memory_bytes=limits.memory_bytes,
+            processes=limits.processes,
+        )
 
 
 class Sandbox:

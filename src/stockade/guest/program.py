@@ -46,6 +46,7 @@ _REHEARSED = struct.pack(">BII", 0, len(_SPECIFIED), 0) + _SPECIFIED
 _DECODER = json.JSONDecoder()
 _THREAD_STACK = 2 * 1024 * 1024
 EXIT_MARK = "stockade:exit"
+_COPIED = b"\xff"  # no terminal's name is as long: agent.c
 
 
 class Refused(Exception):
@@ -59,12 +60,11 @@ def main(modules: list[str]) -> interpreter.Run:
     run = interpreter.Run()
     gc.collect()
     gc.disable()
-    # What waits here may be saved, and be restored many times.
-    wait(run, copied_while_waiting=True)
+    wait(run)
     return run
 
 
-def wait(run: interpreter.Run, *, copied_while_waiting: bool = False) -> None:
+def wait(run: interpreter.Run) -> None:
     """Say that all is ready, wait for the specification, become the program.
 
     Returns only where this interpreter itself is to run it, as ``run``.
@@ -79,10 +79,15 @@ def wait(run: interpreter.Run, *, copied_while_waiting: bool = False) -> None:
         hard = {kind: resource.getrlimit(kind)[1] for kind, _ in _RLIMITS}
         _rehearse(run, hard)
         os.write(_STATUS, b"+")
-        specification = _read_specification()
-        if copied_while_waiting:
+        data = b""
+        while (data := data or os.read(_SPECIFICATION, 65536)).startswith(_COPIED):
+            # This process was saved, and is one of many that were restored: no page of it
+            # is its own yet, nor is its randomness.
+            data = data[1:]
             interpreter.reseed()
-        _start(run, specification, hard)
+            _rehearse(run, hard)
+            os.write(_STATUS, b"+")
+        _start(run, _read_specification(data), hard)
         return
     except Refused as refusal:
         what, reason = refusal.args
@@ -116,9 +121,11 @@ def _parse(text: bytes) -> dict[str, Any]:
     return specification
 
 
-def _read_specification() -> dict[str, Any]:
-    """Length and name of the terminal, lengths of JSON and source, both: docs/wire.md."""
-    data = b""
+def _read_specification(data: bytes) -> dict[str, Any]:
+    """Length and name of the terminal, lengths of JSON and source, both: docs/wire.md.
+
+    ``data``: the first of it.
+    """
 
     def have(count: int) -> None:
         nonlocal data

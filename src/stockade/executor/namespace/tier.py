@@ -2,10 +2,10 @@
 
 import asyncio
 import itertools
-import math
 import os
 from collections.abc import Mapping
 
+from stockade.executor.affinity import CpuRotation
 from stockade.executor.cgroups import CgroupError, CgroupTree, GuestCeilings, GuestCgroup
 from stockade.executor.link import Link
 from stockade.executor.namespace.image import HostImage
@@ -30,8 +30,7 @@ class NamespaceTier:
         self._cgroups = cgroups
         self._zygotes = zygotes
         self._numbers = itertools.count(1)
-        self._cpus = sorted(os.sched_getaffinity(0))
-        self._next_cpu = 0
+        self._cpus = CpuRotation()
         kept = self._cgroups.enforcement()
         self._counts_processes = kept["processes"] is Enforcement.ENFORCED
         self.enforcement: dict[str, Enforcement] = {
@@ -76,7 +75,7 @@ class NamespaceTier:
         )
         link = None
         try:
-            cpus = self._choose_cpus(profile.cpus)
+            cpus = self._cpus.choose(profile.cpus)
             link = await self._clone(zygote, profile, boundary, cgroup, offset, cpus)
             await self._check_receipt(link, offset, len(cpus) or None)
             cgroup.open_counters()
@@ -157,15 +156,6 @@ class NamespaceTier:
         missing = faults(receipt, offset, cpus)
         if missing:
             raise Unavailable("the sandbox lacks what was promised: " + "; ".join(missing))
-
-    def _choose_cpus(self, cpus: float) -> list[int]:
-        """As many CPUs as the share needs, in turn; none: no restriction."""
-        count = math.ceil(cpus)
-        if count >= len(self._cpus):
-            return []
-        first = self._next_cpu
-        self._next_cpu = (first + count) % len(self._cpus)
-        return [self._cpus[(first + index) % len(self._cpus)] for index in range(count)]
 
 
 async def _abandon(boundary: PidNamespaceBoundary, link: Link | None) -> None:

@@ -42,6 +42,7 @@
 #include "wire.h"
 
 #define EXIT_MARK "stockade:exit" /* program.py */
+#define COPIED '\xff'             /* program.py */
 #define INTERPRETER "/usr/bin/python3"
 #define BOOT                                                                                       \
     "import sys\n"                                                                                 \
@@ -997,6 +998,10 @@ static void boot(int count, char **arguments)
     await_parked();
     if (write(WIRE_OUT, &byte, 1) != 1 || read(WIRE_IN, &byte, 1) != 1)
         _exit(0);
+    byte = COPIED;
+    if (write(parked.specification, &byte, 1) != 1)
+        wire_die("the program's process is gone");
+    await_parked();
 }
 
 int main(int count, char **arguments)
@@ -1016,7 +1021,6 @@ int main(int count, char **arguments)
     sigemptyset(&children);
     sigaddset(&children, SIGCHLD);
     sigprocmask(SIG_BLOCK, &children, NULL);
-    child = signalfd(-1, &children, SFD_NONBLOCK | SFD_CLOEXEC);
     if (boots) {
         boot(count, arguments);
     } else {
@@ -1029,6 +1033,8 @@ int main(int count, char **arguments)
                                  .error = FIRST_PARKED + 4,
                                  .result = FIRST_PARKED + 5};
     }
+    /* Now only: the fixed numbers are taken. */
+    child = signalfd(-1, &children, SFD_NONBLOCK | SFD_CLOEXEC);
     prctl(PR_SET_DUMPABLE, 0);
     receipt_add(&json);
     if (!boots)

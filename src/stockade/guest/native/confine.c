@@ -20,8 +20,8 @@
 static const char *make_folder(const char *path, uid_t owner, mode_t mode)
 {
     MUST(mkdir(path, 0700), path);
-    MUST(chown(path, owner, owner), path);
     MUST(chmod(path, mode), path);
+    MUST(chown(path, owner, owner), path);
     return NULL;
 }
 

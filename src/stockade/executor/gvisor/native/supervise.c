@@ -1,7 +1,7 @@
 /*
  * Runs a command in a pid namespace that dies with the executor.
  *
- *   stockade-supervise --parent PID --control FD [--door FD]... -- COMMAND [ARGUMENT]...
+ *   stockade-supervise --parent PID --control FD [--door FD]... [--cpu N]... -- COMMAND...
  *
  * For a tier whose sandbox is another program's work: however many processes that program
  * makes, and whatever becomes of it, they end as one.
@@ -12,6 +12,7 @@
  *
  * --control: a socket; one packet of a byte with the init's pidfd goes out on it.
  * --door: of a cgroup, to write "0" to; entered before there is anything to count.
+ * --cpu: one that the command may run on; none named: any.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -120,7 +121,10 @@ int main(int count, char **arguments)
 {
     int parent = -1, control = -1, pidfd = -1, alive[2], status, i = 1;
     struct clone_args clone;
+    cpu_set_t cpus;
     long init;
+
+    CPU_ZERO(&cpus);
 
     for (; i + 1 < count && strcmp(arguments[i], "--") != 0; i += 2) {
         const int number = number_of(arguments[i + 1]);
@@ -133,16 +137,21 @@ int main(int count, char **arguments)
             if (write(number, "0", 1) != 1)
                 fail("enter the cgroup");
             close(number);
+        } else if (strcmp(arguments[i], "--cpu") == 0) {
+            CPU_SET(number, &cpus);
         }
     }
     if (i + 1 >= count || strcmp(arguments[i], "--") != 0 || parent < 0 || control < 0) {
-        fputs("usage: stockade-supervise --parent PID --control FD [--door FD]... -- COMMAND\n",
+        fputs("usage: stockade-supervise --parent PID --control FD [--door FD]... "
+              "[--cpu N]... -- COMMAND\n",
               stderr);
         return 64;
     }
     MUST(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
     if (getppid() != parent)
         return 1; /* the executor died before it could be watched */
+    if (CPU_COUNT(&cpus))
+        MUST(sched_setaffinity(0, sizeof cpus, &cpus), "sched_setaffinity");
     MUST(fcntl(control, F_SETFD, FD_CLOEXEC), "fcntl");
     MUST(pipe2(alive, O_CLOEXEC), "pipe");
     memset(&clone, 0, sizeof clone);

@@ -1,0 +1,41 @@
+"""Opening the gVisor tier: finding runsc, and proving that guests start with it."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+from stockade.executor.cgroups import CgroupTree
+from stockade.executor.gvisor.runsc import find_runsc
+from stockade.executor.gvisor.runtime import Runtime
+from stockade.executor.gvisor.state import StateFolder
+from stockade.executor.gvisor.tier import GvisorTier
+from stockade.executor.namespace.image import find_host_image
+from stockade.executor.sandbox import Profile
+from stockade.port import Unavailable
+
+
+async def open_gvisor(
+    cgroups: CgroupTree, *, first: Profile, modules: Sequence[str], snapshots: bool
+) -> GvisorTier:
+    """Raises :class:`~stockade.port.Unavailable` where no guest can be started.
+
+    ``first``: what is asked for first, most likely. A sandbox of it is started as the proof,
+    and kept for that call. ``snapshots=False`` starts each sandbox cold, which is cheaper
+    for a process that makes one call.
+    """
+    if os.geteuid() != 0:
+        raise Unavailable(
+            "gVisor needs root here: run the executor as root, or use the namespace tier"
+        )
+    image = find_host_image()
+    runsc = await asyncio.to_thread(find_runsc)
+    state = StateFolder()
+    try:
+        tier = GvisorTier(
+            Runtime(runsc, state.path), state, image, cgroups, modules=modules, snapshots=snapshots
+        )
+        await tier.prove(first)
+    except BaseException:
+        state.close()
+        raise
+    return tier

@@ -1,0 +1,77 @@
+"""The executor's folder for what runsc keeps in files, and what dead executors left of theirs."""
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from stockade.port import Unavailable
+
+_OF_ROOT: Final = Path("/run/stockade/gvisor")
+
+
+class StateFolder:
+    """A folder of this executor alone. Its lock tells the living from the dead.
+
+    Its path is short: runsc puts sockets below it, and 107 bytes is all that the name of
+    one may have (unix(7)).
+    """
+
+    def __init__(self) -> None:
+        """Make it. Raises :class:`~stockade.port.Unavailable`."""
+        try:
+            parent = _parent()
+            _remove_dead(parent)
+            self.path = Path(tempfile.mkdtemp(prefix="x", dir=parent))
+            self._lock = _try_to_lock(self.path)
+        except OSError as error:
+            raise Unavailable(f"no folder for runsc's files: {error}") from error
+        if self._lock is None:
+            raise Unavailable(f"{self.path} is locked by another executor")
+
+    def __repr__(self) -> str:
+        return f"<StateFolder {self.path}>"
+
+    def close(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _parent() -> Path:
+    if os.geteuid() == 0:
+        _OF_ROOT.mkdir(mode=0o711, parents=True, exist_ok=True)
+        return _OF_ROOT
+    parent = Path(tempfile.gettempdir(), f"stockade-{os.geteuid()}")
+    parent.mkdir(mode=0o700, exist_ok=True)
+    status = parent.lstat()
+    # Its name can be known, and anybody may make files in /tmp.
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{parent} is not a folder of this user's alone; remove it")
+    return parent
+
+
+def _try_to_lock(folder: Path) -> int | None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_dead(parent: Path) -> None:
+    for folder in parent.iterdir():
+        try:
+            lock = _try_to_lock(folder)
+        except OSError:
+            continue  # being removed by another executor, or nothing of ours
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)

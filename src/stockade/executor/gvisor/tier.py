@@ -1,0 +1,219 @@
+"""The gVisor tier: each sandbox has a kernel of its own, in user space."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from stockade.executor.affinity import CpuRotation
+from stockade.executor.boundary import BoundaryUsage
+from stockade.executor.cgroups import CgroupError, CgroupTree, GuestCeilings, GuestCgroup
+from stockade.executor.gvisor.bundle import make_root
+from stockade.executor.gvisor.receipt import faults
+from stockade.executor.gvisor.runtime import Guest, Runtime
+from stockade.executor.gvisor.snapshot import Template
+from stockade.executor.gvisor.state import StateFolder
+from stockade.executor.link import Link
+from stockade.executor.namespace.image import HostImage
+from stockade.executor.pid_namespace import PidNamespaceBoundary
+from stockade.executor.sandbox import Profile, Sandbox
+from stockade.port import MIB, Enforcement, Limits, Tier, Unavailable
+
+HELLO_SECONDS: Final = 60.0
+KERNEL_BYTES: Final = 64 * MIB
+"""What gVisor itself may take beside the guest's memory, within the same cgroup."""
+# A ceiling of the pids controller makes gVisor's kernel crash when it cannot start a thread.
+_NO_CEILING: Final = 1 << 15
+
+
+class GvisorBoundary(PidNamespaceBoundary):
+    """The walls of one sandbox: gVisor's kernel, in a pid namespace and cgroups of its own."""
+
+    def __init__(
+        self,
+        image: str,
+        enforcement: Mapping[str, Enforcement],
+        cgroup: GuestCgroup,
+        ceilings: GuestCeilings,
+        guest_ended: Callable[[], None],
+    ) -> None:
+        super().__init__(Tier.GVISOR, image, enforcement, cgroup, ceilings, False, guest_ended)
+        self._guest: Guest | None = None
+        self._spent = 0.0
+
+    def take(self, guest: Guest) -> None:
+        """Take over a guest's process tree."""
+        self._guest = guest
+        self.hold(guest.pidfd)
+        guest.pidfd = -1
+
+    def count_from_here(self) -> None:
+        """What was spent until now was the start, and no program's."""
+        self._spent = super().usage().cpu_seconds or 0.0
+
+    def ceilings(self, limits: Limits) -> GuestCeilings:
+        """The guest's memory and the kernel's are one sum to the cgroup."""
+        return GuestCeilings(limits.memory_bytes + KERNEL_BYTES, _NO_CEILING, limits.cpus)
+
+    def usage(self) -> BoundaryUsage:
+        """The cgroup's counters; processes are known to the guest's kernel only."""
+        usage = super().usage()
+        cpu = usage.cpu_seconds
+        return BoundaryUsage(
+            cpu_seconds=None if cpu is None else max(0.0, cpu - self._spent),
+            peak_memory_bytes=usage.peak_memory_bytes,
+            oom_kills=usage.oom_kills,
+        )
+
+    async def release(self) -> None:
+        """Remove what runsc and the cgroups keep of it."""
+        if self._guest is not None:
+            await self._guest.ended()
+            self._guest.close()
+        await super().release()
+
+
+class GvisorTier:
+    """Makes sandboxes that runsc starts. One per executor.
+
+    With snapshots, a guest is started and warmed once per profile; each sandbox is a copy.
+    """
+
+    tier = Tier.GVISOR
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: StateFolder,
+        image: HostImage,
+        cgroups: CgroupTree,
+        *,
+        modules: Sequence[str],
+        snapshots: bool,
+    ) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._image = image
+        self._cgroups = cgroups
+        self._modules = tuple(modules)
+        self._snapshots = snapshots
+        self._root = state.path / "root"
+        self._mounts = make_root(self._root, image)
+        self._templates: dict[Profile, asyncio.Task[Template]] = {}
+        self._numbers = itertools.count(1)
+        self._proof: Sandbox | None = None
+        self._cpus = CpuRotation()
+        kept = cgroups.enforcement()
+        self.enforcement: dict[str, Enforcement] = {
+            "wall_seconds": Enforcement.ENFORCED,
+            "cpu_seconds": kept["cpu_seconds"],
+            "cpus": kept["cpus"],
+            "memory_bytes": kept["memory_bytes"],
+            # RLIMIT_NPROC, which gVisor's kernel keeps for each user; the guest has one.
+            "processes": Enforcement.ENFORCED,
+            "open_files": Enforcement.PER_PROCESS,
+            "disk_bytes": Enforcement.ENFORCED,
+            "inodes": Enforcement.ABSENT,
+            "output_bytes": Enforcement.ENFORCED,
+            "result_bytes": Enforcement.ENFORCED,
+            "artefact_bytes": Enforcement.ENFORCED,
+            "record_bytes": Enforcement.ENFORCED,
+        }
+
+    def __repr__(self) -> str:
+        return f"<GvisorTier {self._runtime!r}, {len(self._templates)} templates>"
+
+    async def prove(self, profile: Profile) -> None:
+        """Start a sandbox; it is the first that ``create`` gives. Raises what that raises."""
+        self._proof = await self._start(profile)
+
+    async def create(self, profile: Profile) -> Sandbox:
+        """A sandbox that has proven its walls. Raises :class:`Unavailable` or SandboxLost."""
+        proof = self._proof
+        if proof is not None and proof.profile == profile and proof.alive:
+            self._proof = None
+            return proof
+        return await self._start(profile)
+
+    async def _start(self, profile: Profile) -> Sandbox:
+        template = await self._template(profile)
+        name = f"g{next(self._numbers)}"
+        ceilings = GuestCeilings(profile.memory_bytes + KERNEL_BYTES, _NO_CEILING, profile.cpus)
+        try:
+            cgroup = self._cgroups.create(f"gvisor-{name}", ceilings)
+        except (CgroupError, OSError) as error:
+            raise Unavailable(f"no cgroup for a sandbox: {error}") from error
+        boundary = GvisorBoundary(
+            self._image.digest, self.enforcement, cgroup, ceilings, lambda: None
+        )
+        link = None
+        try:
+            cpus = self._cpus.choose(profile.cpus)
+            guest = await template.start(name, cgroup.join_fds(), cpus)
+            boundary.take(guest)
+            cgroup.close_fds()
+            if not template.saved:
+                await guest.ready()
+            guest.send_on()
+            link = Link(asyncio.get_running_loop(), guest.from_guest, guest.to_guest)
+            guest.from_guest = guest.to_guest = -1
+            await self._check_receipt(link, guest, len(cpus) or None)
+            cgroup.open_counters()
+            boundary.count_from_here()
+        except OSError as error:
+            await asyncio.shield(_abandon(boundary, link))
+            raise Unavailable(f"no sandbox could be made: {error}") from error
+        except BaseException:
+            await asyncio.shield(_abandon(boundary, link))
+            raise
+        return Sandbox(profile, boundary, link)
+
+    async def close(self) -> None:
+        """Remove the snapshots. The sandboxes are gone by then."""
+        if self._proof is not None:
+            await self._proof.destroy()
+        for task in self._templates.values():
+            task.cancel()
+        if self._templates:
+            await asyncio.wait(self._templates.values())
+        self._templates.clear()
+        self._state.close()
+
+    async def _template(self, profile: Profile) -> Template:
+        """The profile's, made by whoever asks for it first; a failure is tried again."""
+        task = self._templates.get(profile)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = self._templates[profile] = asyncio.create_task(self._make_template(profile))
+        return await asyncio.shield(task)
+
+    async def _make_template(self, profile: Profile) -> Template:
+        template = Template(self._runtime, self._state.path / f"t{next(self._numbers)}")
+        try:
+            template.write(self._root, self._mounts, profile.disk_bytes, self._modules)
+            if self._snapshots:
+                await template.save(self._cpus.choose(profile.cpus))
+        except BaseException:
+            template.remove()
+            raise
+        return template
+
+    async def _check_receipt(self, link: Link, guest: Guest, cpus: int | None) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.call_later(HELLO_SECONDS, link.fail, f"no word of it; {guest.words}")
+        try:
+            hello = await link.hello
+        finally:
+            deadline.cancel()
+        receipt = hello["receipt"]
+        assert isinstance(receipt, Mapping)
+        missing = faults(receipt, cpus)
+        if missing:
+            raise Unavailable("the sandbox lacks what was promised: " + "; ".join(missing))
+
+
+async def _abandon(boundary: GvisorBoundary, link: Link | None) -> None:
+    boundary.kill()
+    await boundary.gone()
+    if link is not None:
+        link.close()
+    await boundary.release()
