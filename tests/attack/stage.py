@@ -9,6 +9,7 @@ from typing import TypeVar
 from stockade.cli.attack.host_checks import Traces
 from stockade.cli.attack.run import Arena, open_arena
 from stockade.executor import open_local
+from stockade.port import Tier
 
 T = TypeVar("T")
 
@@ -26,7 +27,9 @@ class Stage:
         async def with_arena() -> T:
             if self.opened is None:
                 self.opened = await self.stack.enter_async_context(
-                    open_arena(lambda: open_local(warm=False))
+                    open_arena(
+                        lambda: open_local(warm=False, tiers={Tier.NAMESPACE}), Tier.NAMESPACE
+                    )
                 )
             return await work(self.opened)
 

@@ -1,23 +1,23 @@
 """``stockade attack``: what it prints and what it exits with."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
 from stockade.cli.host import Host
 from stockade.cli.main import main
-from stockade.port import ExecutionEnvironment, Outcome, Unavailable
+from stockade.port import ExecutionEnvironment, Outcome, Tier, Unavailable
 from stockade.port.fake import FakeEnvironment, Scripted
 
 
 @asynccontextmanager
-async def open_fake() -> AsyncIterator[ExecutionEnvironment]:
-    yield FakeEnvironment(lambda call: Scripted())
+async def open_fake(tiers: Collection[Tier]) -> AsyncIterator[ExecutionEnvironment]:
+    yield FakeEnvironment(lambda call: Scripted(), tiers=tiers)
 
 
-def open_nothing() -> AbstractAsyncContextManager[ExecutionEnvironment]:
+def open_nothing(_: Collection[Tier]) -> AbstractAsyncContextManager[ExecutionEnvironment]:
     raise Unavailable("no user namespaces")
 
 
@@ -73,6 +73,16 @@ def test_no_sandbox_at_all_exits_with_69(
     attack.host = Host(open_environment=open_nothing)
     assert attack() == 69
     assert "no user namespaces" in capsys.readouterr().err
+
+
+def test_a_tier_that_is_not_there_exits_with_69(
+    attack: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing else is attacked in its place."""
+    with_one = open_fake
+    attack.host = Host(open_environment=lambda _: with_one((Tier.NAMESPACE,)))
+    assert attack("--tier", "gvisor", "--only", "sleep") == 69
+    assert "the environment has namespace, and not gvisor" in capsys.readouterr().err
 
 
 def test_a_name_that_is_none_is_a_usage_error(

@@ -1,7 +1,7 @@
 """The command in this process, with a fake executor and files for its descriptors."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from stockade.cli.host import Host
 from stockade.cli.main import cli
 from stockade.executor.doctor.report import Report
+from stockade.port import Tier
 from stockade.port.fake import Call, FakeEnvironment, Script
 
 
@@ -25,6 +26,8 @@ class Ended(NamedTuple):
     said: str
     """What the command said on standard error."""
     calls: list[Call]
+    opened: tuple[Tier, ...]
+    """The tiers that the executor was asked to open."""
 
     @property
     def call(self) -> Call:
@@ -47,15 +50,22 @@ def stockade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stockade:
         script: Script | None = None,
         stdin: bytes = b"",
         report: Report | None = None,
+        tiers: Collection[Tier] = tuple(Tier),
     ) -> Ended:
-        fake = FakeEnvironment(script)
+        fake = FakeEnvironment(script, tiers=tiers)
         (tmp_path / "stdin").write_bytes(stdin)
         descriptors = [
             os.open(tmp_path / "stdin", os.O_RDONLY),
             os.open(tmp_path / "stdout", os.O_RDWR | os.O_CREAT | os.O_TRUNC),
             os.open(tmp_path / "stderr", os.O_RDWR | os.O_CREAT | os.O_TRUNC),
         ]
-        host = Host(lambda: fake, lambda: report or Report(()), *descriptors)
+        opened: list[Tier] = []
+
+        def open_environment(wanted: Collection[Tier]) -> FakeEnvironment:
+            opened.extend(wanted)
+            return fake
+
+        host = Host(open_environment, lambda: report or Report(()), *descriptors)
         try:
             result = CliRunner().invoke(cli, list(arguments), obj=host, prog_name="stockade")
         finally:
@@ -63,6 +73,6 @@ def stockade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stockade:
                 os.close(descriptor)
         out = (tmp_path / "stdout").read_bytes() + result.stdout_bytes
         err = (tmp_path / "stderr").read_bytes()
-        return Ended(result.exit_code, out, err, result.stderr, fake.calls)
+        return Ended(result.exit_code, out, err, result.stderr, fake.calls, tuple(opened))
 
     return call

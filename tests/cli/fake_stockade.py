@@ -9,13 +9,13 @@ import math
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stockade.cli.host import Host
 from stockade.cli.main import main as stockade
-from stockade.port import Outcome, Stream
+from stockade.port import Outcome, Stream, Tier
 from stockade.port.fake import Call, FakeEnvironment, Scripted, cat
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     play = sleep if scenario == "deaf" else SCENARIOS.get(scenario, nothing)
 
     @asynccontextmanager
-    async def open_environment() -> AsyncIterator[FakeEnvironment]:
+    async def open_environment(_: Collection[Tier]) -> AsyncIterator[FakeEnvironment]:
         if scenario == "slow_to_open":
             import asyncio
 

@@ -32,7 +32,7 @@ def test_doctor_prints_tables(stockade: Stockade) -> None:
     text = ended.out.decode()
     for part in (
         "namespace", "yes", "71.2 ms", "user namespaces of Linux 6.1", "--memory", "enforced",
-        "cgroup v2", "--open-files", "per-process", "RLIMIT_NOFILE", r"6.1 [bold]\x1b[31m",
+        "trust level", "hostile", "none: it needs gvisor", "cgroup v2", "--open-files", "per-process", "RLIMIT_NOFILE", r"6.1 [bold]\x1b[31m",
         "- Delegate the cpu controller.",
     ):  # fmt: skip
         assert part in text
@@ -56,6 +56,7 @@ def test_doctor_as_json(stockade: Stockade) -> None:
                 "start_ms": 71.2,
             }
         ],
+        "trust_levels": {"reviewed": "namespace", "untested": "namespace", "hostile": None},
         "enforcement": {
             "memory_bytes": {"how": "enforced", "by": "cgroup v2"},
             "open_files": {"how": "per-process", "by": "RLIMIT_NOFILE"},
@@ -85,6 +86,7 @@ def test_completion_knows_three_shells(stockade: Stockade) -> None:
         ("stockade r", "plain,run"),
         ("stockade run --mem", "plain,--memory"),
         ("stockade run --tier n", "plain,namespace"),
+        ("stockade run --trust h", "plain,hostile"),
         ("stockade run pro", "file,pro"),
         ("stockade completion z", "plain,zsh"),
     ],

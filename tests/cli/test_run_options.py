@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from stockade.port import Command, Limits, PythonScript, PythonSource, Tier
+from stockade.port import (
+    Command,
+    Limits,
+    PythonScript,
+    PythonSource,
+    SandboxRequest,
+    Tier,
+    TrustLevel,
+)
 from stockade.port.fake import Call, Scripted, cat
 
 Stockade = Callable[..., Any]
@@ -309,7 +317,38 @@ def test_every_limit_has_an_option(stockade: Stockade) -> None:
         120, 0.5, 1.5, 1 << 30, 7, 64, 64 << 20, 99, 0, 2048, 3072, 4096
     )
     assert sandbox.tier is Tier.NAMESPACE
-    assert stockade("run", "-c", "").call.sandbox.limits == Limits()
+    assert stockade("run", "-c", "").call.sandbox == SandboxRequest()
+
+
+@pytest.mark.parametrize("level", TrustLevel)
+def test_a_trust_level_is_asked_for(stockade: Stockade, level: TrustLevel) -> None:
+    call = stockade("run", "--trust", level, "-c", "").call
+    assert (call.sandbox.trust, call.sandbox.tier) == (level, None)
+
+
+def test_only_the_tiers_that_may_serve_are_opened(stockade: Stockade) -> None:
+    """A call does not wait for a tier that cannot be chosen."""
+    assert set(stockade("run", "-c", "").opened) == set(Tier)
+    assert stockade("run", "--tier", "namespace", "-c", "").opened == (Tier.NAMESPACE,)
+    assert Tier.NAMESPACE not in stockade("run", "--trust", "hostile", "-c", "").opened
+
+
+def test_a_tier_that_is_too_weak_for_the_level_is_a_usage_error(stockade: Stockade) -> None:
+    ended = stockade("run", "--trust", "hostile", "--tier", "namespace", "-c", "")
+    assert (ended.code, ended.calls) == (64, [])
+    assert ended.said.startswith(
+        "stockade: --tier: namespace is too weak for trust level hostile, whose weakest tier is"
+    )
+
+
+def test_no_tier_that_is_strong_enough_is_unavailable(stockade: Stockade) -> None:
+    """And no weaker one is taken."""
+    ended = stockade("run", "--trust", "hostile", "-c", "", tiers={Tier.NAMESPACE})
+    assert (ended.code, ended.calls) == (69, [])
+    assert "unavailable: no tier that may run hostile code can be started here: gvisor (" in (
+        ended.said
+    )
+    assert "`stockade doctor`" in ended.said
 
 
 def test_little_memory_alone_is_no_contradiction(stockade: Stockade) -> None:
@@ -341,7 +380,8 @@ def test_little_memory_alone_is_no_contradiction(stockade: Stockade) -> None:
         ("--result-limit", "2G", "it must be 0 to 1G"),
         ("--artefact-limit", "1e9", "is no unit"),
         ("--record-limit", "1G", "it must be 0 to 256M"),
-        ("--tier", "microscope", "is none of: namespace"),
+        ("--tier", "microscope", "is none of: namespace, gvisor"),
+        ("--trust", "me", "is none of: reviewed, untested, hostile"),
     ],
 )
 def test_a_bad_value_names_the_option_the_value_and_the_rule(

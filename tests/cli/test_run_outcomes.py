@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any
 
@@ -19,6 +19,7 @@ from stockade.port import (
     Limits,
     Outcome,
     SandboxLost,
+    Tier,
     Unavailable,
     Usage,
 )
@@ -137,7 +138,7 @@ def test_verbose_says_where_how_long_and_what_was_used(stockade: Stockade) -> No
     usage = Usage(1.5, 0.25, 3 << 20, 4, 5, 6, 7)
     ended = stockade("run", "-v", "-c", "", script=[Scripted(usage=usage)])
     where, times, used = ended.said.splitlines()
-    assert where == "stockade: outcome ok, tier namespace"
+    assert where == "stockade: outcome ok, tier gvisor"
     assert times.startswith("stockade: waited 0 s, set up 0 s, ran ")
     assert used == (
         "stockade: used: wall 1.5 s, cpu 250 ms, memory 3M, disk 5, processes 4, inodes 6, written 7"
@@ -155,7 +156,7 @@ def test_verbose_says_where_how_long_and_what_was_used(stockade: Stockade) -> No
     ],
 )
 def test_what_the_executor_raises(error: Exception, code: int, said: str) -> None:
-    def refuse() -> FakeEnvironment:
+    def refuse(_: Collection[Tier]) -> FakeEnvironment:
         raise error
 
     result = CliRunner().invoke(cli, ["run", "-c", ""], obj=Host(refuse))
@@ -201,7 +202,7 @@ def test_json_has_every_field_of_the_record(stockade: Stockade) -> None:
             }
         ],
         "missing_artefacts": [{"name": "b", "reason": "no such file"}],
-        "tier": "namespace",
+        "tier": "gvisor",
         "image": None,
     }  # fmt: skip
     assert set(data["usage"]) == {field.name for field in fields(Usage)}

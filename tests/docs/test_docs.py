@@ -11,6 +11,7 @@ from tests.examples.console import ROOT, compare, read_blocks, type_in
 from stockade.cli.exit_codes import OF_OUTCOME, OPTION_OF_LIMIT
 from stockade.cli.run import run
 from stockade.port import Outcome
+from stockade.port.policy import WEAKEST
 
 from .tables import CLI, filled
 
@@ -90,6 +91,13 @@ def test_every_outcome_is_explained() -> None:
     page = (ROOT / "docs/port.md").read_text()
     for outcome in Outcome:
         assert f"`{outcome}`" in page
+
+
+def test_the_trust_levels_are_the_policys() -> None:
+    """Each with the weakest tier that may serve it."""
+    page = (ROOT / "docs/tiers.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| .* \| `(\w+)` \|$", page, re.MULTILINE)
+    assert dict(rows) == {level.value: tier.value for level, tier in WEAKEST.items()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from stockade.port import Tier
+
 CRIPPLED = Path(__file__).parent / "crippled.py"
 MAIN = ("-m", "stockade.cli.main")
+TIER = ("--tier", Tier.NAMESPACE.value)
 
 
 class Ended(NamedTuple):
@@ -79,7 +82,7 @@ def test_a_whole_host_serves() -> None:
 
 
 @pytest.mark.plain_user
-@pytest.mark.parametrize("arguments", [("doctor",), ("run", "-c", "print('it ran')")])
+@pytest.mark.parametrize("arguments", [("doctor",), ("run", *TIER, "-c", "print('it ran')")])
 def test_without_user_namespaces_nothing_runs(arguments: tuple[str, ...]) -> None:
     """SECURITY: fail closed on a host without user namespaces; CASES 146: name the knob."""
     ended = stockade("no-namespaces", *arguments)
@@ -96,14 +99,15 @@ def test_without_user_namespaces_doctor_names_the_switch() -> None:
     report = examined(ended)
     assert not report["usable"]
     assert report["enforcement"] == {}
-    (tier,) = report["tiers"]
-    assert not tier["available"]
+    tier = report["tiers"][0]
+    assert (tier["tier"], tier["available"]) == ("namespace", False)
+    assert set(report["trust_levels"].values()) == {None}
     assert "user.max_user_namespaces is 0" in tier["detail"]
     assert any("sysctl -w user.max_user_namespaces=" in do for do in report["remedies"])
 
 
 @pytest.mark.plain_user
-@pytest.mark.parametrize("arguments", [("doctor",), ("run", "-c", "print('it ran')")])
+@pytest.mark.parametrize("arguments", [("doctor",), ("run", *TIER, "-c", "print('it ran')")])
 def test_root_without_ids_to_give_runs_nothing(arguments: tuple[str, ...]) -> None:
     """Root of a container with one id must not run guests as that id, which owns the container."""
     ended = stockade("few-ids", *arguments)
@@ -128,7 +132,7 @@ def test_without_cgroups_each_weaker_limit_is_named() -> None:
     assert kept["cpus"] == "absent"
     assert kept["disk_bytes"] == kept["wall_seconds"] == kept["processes"] == "enforced"
     assert any("Delegate=" in do for do in report["remedies"])
-    ran = stockade("plain-user", "run", "-v", "-c", "print('it ran')", python=python)
+    ran = stockade("plain-user", "run", *TIER, "-v", "-c", "print('it ran')", python=python)
     assert (ran.code, ran.out, ran.left) == (0, "it ran\n", [])
     assert "memory_bytes per-process" in ran.err
 

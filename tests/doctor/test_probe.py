@@ -9,7 +9,7 @@ import pytest
 
 from stockade.executor.cgroups import CgroupError
 from stockade.executor.doctor import examine, probe, probe_tiers
-from stockade.executor.doctor.probe import try_namespace
+from stockade.executor.doctor.probe import try_tier
 from stockade.executor.namespace import image
 from stockade.port import Outcome, Tier, Unavailable
 from stockade.port.fake import FakeEnvironment, Scripted
@@ -17,7 +17,9 @@ from stockade.port.fake import FakeEnvironment, Scripted
 
 async def test_what_ran_is_available() -> None:
     """Its start is timed, and its Python is told."""
-    trial = await try_namespace(lambda: FakeEnvironment([Scripted(stdout=b"42 3.11.2\n")]))
+    trial = await try_tier(
+        Tier.NAMESPACE, lambda: FakeEnvironment([Scripted(stdout=b"42 3.11.2\n")])
+    )
     assert trial.status.available
     assert trial.status.start_ms is not None
     assert trial.python == "3.11.2"
@@ -35,7 +37,7 @@ async def test_what_ran_is_available() -> None:
 )
 async def test_a_program_that_did_not_run_is_no_tier(scripted: Scripted) -> None:
     """A sandbox that came up proves nothing yet."""
-    status = (await try_namespace(lambda: FakeEnvironment([scripted]))).status
+    status = (await try_tier(Tier.NAMESPACE, lambda: FakeEnvironment([scripted]))).status
     assert (status.available, status.start_ms) == (False, None)
     assert "its program ended as" in status.detail
 
@@ -51,7 +53,7 @@ async def test_a_refusal_is_told_in_its_own_words(error: Exception) -> None:
         raise error
         yield FakeEnvironment()  # type: ignore[unreachable]
 
-    status = (await try_namespace(open_nothing)).status
+    status = (await try_tier(Tier.NAMESPACE, open_nothing)).status
     assert (status.available, status.detail) == (False, str(error))
 
 
@@ -63,7 +65,7 @@ async def test_an_end_that_fails_is_told_too() -> None:
         yield FakeEnvironment([Scripted(stdout=b"42 3.11.2\n")])
         raise CgroupError("cannot remove /sys/fs/cgroup/x")
 
-    status = (await try_namespace(open_untidy)).status
+    status = (await try_tier(Tier.NAMESPACE, open_untidy)).status
     assert status.available
     assert "left something behind: cannot remove /sys/fs/cgroup/x" in status.detail
 
@@ -71,7 +73,7 @@ async def test_an_end_that_fails_is_told_too() -> None:
 async def test_a_start_that_hangs_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """CASES 84: every wait is bounded."""
     monkeypatch.setattr(probe, "PATIENCE_SECONDS", 0.1)
-    status = (await try_namespace(lambda: FakeEnvironment([Scripted(delay=5)]))).status
+    status = (await try_tier(Tier.NAMESPACE, lambda: FakeEnvironment([Scripted(delay=5)]))).status
     assert (status.available, status.detail) == (False, "no answer within 0.1 s")
 
 
@@ -103,4 +105,4 @@ async def test_the_real_tier_runs_the_images_python() -> None:
     assert set(statuses) == set(Tier)
     assert statuses[Tier.NAMESPACE].available
     version = subprocess.run([image.INTERPRETER, "-V"], check=True, capture_output=True, text=True)
-    assert (await try_namespace()).python == version.stdout.split()[1]
+    assert (await try_tier(Tier.NAMESPACE)).python == version.stdout.split()[1]

@@ -27,6 +27,7 @@ from stockade.port import (
     StockadeError,
     Stream,
 )
+from stockade.port.policy import candidates
 
 # How long a program has after the first Ctrl-C.
 _PATIENCE = 2.0
@@ -119,7 +120,9 @@ class _Conductor:
         return self._found
 
     async def _execute(self) -> Execution:
-        async with self._host.open_environment() as environment:
+        # No other tier is opened, so that nothing is waited for in vain.
+        tiers = candidates(self._sandbox.trust, self._sandbox.tier)
+        async with self._host.open_environment(tiers) as environment:
             lent = self._stdin if self._request.terminal is not None else None
             with nullcontext() if lent is None else terminal.raw(lent):
                 self._running = await environment.start(

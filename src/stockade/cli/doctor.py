@@ -10,6 +10,7 @@ from stockade.cli import exit_codes
 from stockade.cli.exit_codes import OPTION_OF_LIMIT
 from stockade.cli.host import Host
 from stockade.cli.report import coloured, neutral
+from stockade.port.policy import WEAKEST
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> int:
-    """Say what this machine can start, and how limits are kept.
+    """Say what this machine can start, for which trust level, and how limits are kept.
 
     Every tier is tried by starting a sandbox in it. Exits with 0 when at least one came up,
     with 69 otherwise.
@@ -48,6 +49,9 @@ def as_data(found: "Report") -> dict[str, object]:
             }
             for status in found.tiers
         ],
+        "trust_levels": {
+            level.value: tier.value if tier else None for level, tier in found.serving.items()
+        },
         "enforcement": {
             name: {"how": how.value, "by": by} for name, (how, by) in found.enforcement.items()
         },
@@ -70,6 +74,11 @@ def _print(found: "Report") -> None:
         starts = Text("yes", "green") if status.available else Text("no", "red")
         tiers.add_row(Text(status.tier.value), starts, Text(took), Text(neutral(status.detail)))
     console.print(tiers)
+    levels = _table("trust level", "served by")
+    for level, tier in found.serving.items():
+        needs = f"none: it needs {WEAKEST[level]}"
+        levels.add_row(Text(level.value), Text(tier.value, "green") if tier else Text(needs, "red"))
+    console.print(levels)
     if found.enforcement:
         kept = _table("limit", "option", "kept", "by")
         colours = {"enforced": "green", "per-process": "yellow", "absent": "red"}

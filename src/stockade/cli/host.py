@@ -1,19 +1,19 @@
 """What the commands have of this machine; tests hand in another one as click's ``ctx.obj``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from stockade.executor.doctor.report import Report
-    from stockade.port import ExecutionEnvironment
+    from stockade.port import ExecutionEnvironment, Tier
 
 
-def open_local() -> "AbstractAsyncContextManager[ExecutionEnvironment]":
-    """The executor of this machine, for one call."""
+def open_local(tiers: "Collection[Tier]") -> "AbstractAsyncContextManager[ExecutionEnvironment]":
+    """The executor of this machine, for one call that these tiers may serve."""
     from stockade import executor
 
-    return executor.open_local(warm=False)
+    return executor.open_local(warm=False, tiers=tiers)
 
 
 def examine() -> "Report":
@@ -26,7 +26,7 @@ def examine() -> "Report":
 class Host(NamedTuple):
     """Where sandboxes come from, and the three descriptors."""
 
-    open_environment: "Callable[[], AbstractAsyncContextManager[ExecutionEnvironment]]" = open_local
+    open_environment: "Callable[[Collection[Tier]], AbstractAsyncContextManager[ExecutionEnvironment]]" = open_local
     examine: "Callable[[], Report]" = examine
     stdin: int = 0
     stdout: int = 1

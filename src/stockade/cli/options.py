@@ -1,6 +1,7 @@
 """Options of ``stockade run``: their types, and help in sections."""
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +10,7 @@ from click.shell_completion import CompletionItem
 from stockade.cli import sizes
 from stockade.cli.exit_codes import OPTION_OF_LIMIT
 from stockade.cli.report import quantity
-from stockade.port import InvalidRequest, Limits, Tier
+from stockade.port import InvalidRequest, Limits, Tier, TrustLevel
 from stockade.port.limits import _LARGEST, _SMALLEST
 
 SECTIONS = ("Program", "Files and variables", "Limits", "Sandbox", "Output")
@@ -98,6 +99,7 @@ _OPTION_OF_FIELD = {
     "files": "--file",
     "artefacts": "--artefact",
     "environment": "--env",
+    "tier": "--tier",
 }
 
 
@@ -109,23 +111,29 @@ def refusal(error: InvalidRequest) -> str:
     return f"{error.field.removeprefix('program.')}: {message}"
 
 
-class TierName(ParamType):
-    """A tier of the port."""
+class MemberName(ParamType):
+    """A member of one of the port's lists of names, such as the tiers."""
 
-    name = "tier"
+    def __init__(self, members: type[StrEnum], name: str) -> None:
+        self._members = members
+        self.name = name
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Tier:
-        if isinstance(value, Tier):
-            return value
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> StrEnum:
         try:
-            return Tier(value)
+            return self._members(value)
         except ValueError:
-            self.fail(f"{value!r} is none of: {', '.join(Tier)}", param, ctx)
+            self.fail(f"{value!r} is none of: {', '.join(self._members)}", param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return [CompletionItem(tier.value) for tier in Tier if tier.startswith(incomplete)]
+        return [CompletionItem(name.value) for name in self._members if name.startswith(incomplete)]
+
+
+TIER = MemberName(Tier, "tier")
+TRUST_LEVEL = MemberName(TrustLevel, "level")
 
 
 class FileName(ParamType):

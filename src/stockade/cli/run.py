@@ -10,10 +10,11 @@ from stockade.cli import exit_codes, files, report
 from stockade.cli.failure import Failure
 from stockade.cli.host import Host
 from stockade.cli.options import (
+    TIER,
+    TRUST_LEVEL,
     FileName,
     RunCommand,
     SectionedOption,
-    TierName,
     limit_option,
     limits,
     refusal,
@@ -29,6 +30,7 @@ from stockade.port import (
     SandboxLost,
     SandboxRequest,
     Tier,
+    TrustLevel,
     Unavailable,
 )
 from stockade.port.program import MAX_SOURCE_BYTES
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 # A script's ending to the interpreter of the image that runs it; Python has a program of its own.
 _INTERPRETERS = {".js": "node", ".mjs": "node", ".sh": "sh"}
+_TRUST = SandboxRequest().trust
 _SOURCE_RULE = "the most that source may have"
 
 
@@ -129,10 +132,18 @@ def _option(*names: str, section: str, **attributes: Any) -> Callable[[Any], Any
 @limit_option("artefact_bytes", "Bytes of all artefacts together.")
 @limit_option("record_bytes", "Bytes of each stream kept for --json.")
 @_option(
-    "--tier",
-    type=TierName(),
+    "--trust",
+    type=TRUST_LEVEL,
+    default=_TRUST,
     section="Sandbox",
-    help="The boundary.  [default: the strongest that can be started]",
+    help="How far the program is trusted: reviewed, untested or hostile. It decides which "
+    f"boundaries are strong enough.  [default: {_TRUST}]",
+)
+@_option(
+    "--tier",
+    type=TIER,
+    section="Sandbox",
+    help="This boundary and no other.  [default: the strongest that can be started]",
 )
 @_option(
     "--json",
@@ -162,6 +173,7 @@ def run(
     result: str | None,
     force: bool,
     variables: tuple[str, ...],
+    trust: TrustLevel,
     tier: Tier | None,
     as_json: bool,
     verbose: bool,
@@ -205,7 +217,7 @@ def run(
             artefacts=tuple(targets.artefacts),
             terminal=size,
         )
-        sandbox = SandboxRequest(limits=chosen, tier=tier)
+        sandbox = SandboxRequest(limits=chosen, trust=trust, tier=tier)
     except InvalidRequest as error:
         raise click.UsageError(refusal(error)) from None
     conducted = _conduct(host, request, sandbox, stdin, live=not as_json)

@@ -35,6 +35,7 @@ from stockade.port.execution import (
 )
 from stockade.port.limits import Limits
 from stockade.port.outcome import Outcome
+from stockade.port.policy import candidates, refusal
 from stockade.port.program import (
     ExecutionRequest,
     PythonScript,
@@ -92,9 +93,12 @@ class Call:
         stdin: StandardInput,
         on_output: OutputSink | None,
         workspace: dict[str, bytes],
+        tier: Tier,
     ) -> None:
         self.request = request
         self.sandbox = sandbox
+        self.tier = tier
+        """The one that was chosen for it."""
         self.workspace = workspace
         """The files of the sandbox, by path; kept between the calls of a session."""
         self.stdin: AsyncIterator[bytes] = _pieces(stdin)
@@ -258,7 +262,7 @@ def _record(call: Call, scripted: Scripted, seconds: float) -> Execution:
         missing_artefacts=missing,
         usage=scripted.usage or Usage(wall_seconds=seconds, written_bytes=written),
         timings=Timings(ran=seconds),
-        tier=call.sandbox.tier or Tier.NAMESPACE,
+        tier=call.tier,
         enforcement={limit.name: Enforcement.ENFORCED for limit in fields(Limits)},
     )
 
@@ -409,6 +413,7 @@ class FakeEnvironment:
 
     ``script`` is a list, one entry for each execution in turn, or a callable that is given
     each :class:`Call`. Without a script every execution is ``Scripted()``.
+    ``tiers`` are those that it pretends to have; it chooses and refuses as an executor does.
     ``ignored_signals`` do not end a program; they are still recorded in ``call.signals``.
     """
 
@@ -416,6 +421,7 @@ class FakeEnvironment:
         self,
         script: Script | None = None,
         *,
+        tiers: Iterable[Tier] = tuple(Tier),
         ignored_signals: Iterable[int] = _HARMLESS_SIGNALS,
     ) -> None:
         self.calls: list[Call] = []
@@ -423,6 +429,7 @@ class FakeEnvironment:
         self.sessions: list[FakeSession] = []
         self.closed = False
         self._script = script if callable(script) or script is None else iter(script)
+        self._tiers = frozenset(tiers)
         self._ignored = frozenset(ignored_signals)
         self._alive: set[FakeRunningExecution] = set()
 
@@ -450,6 +457,7 @@ class FakeEnvironment:
 
     async def open_session(self, sandbox: SandboxRequest | None = None) -> FakeSession:
         self._check_open()
+        self._choose(sandbox or SandboxRequest())
         session = FakeSession(sandbox or SandboxRequest(), self._begin)
         self.sessions.append(session)
         return session
@@ -487,16 +495,25 @@ class FakeEnvironment:
         on_output: OutputSink | None,
         workspace: dict[str, bytes],
     ) -> FakeRunningExecution:
+        tier = self._choose(sandbox)
         play = self._next()
         workspace.update(request.files)
         if isinstance(request.program, PythonScript):
             workspace[request.program.name] = request.program.source
-        call = Call(request, sandbox, stdin, on_output, workspace)
+        call = Call(request, sandbox, stdin, on_output, workspace, tier)
         self.calls.append(call)
         running = FakeRunningExecution(call, play, self._ignored)
         self._alive.add(running)
         running.life.add_done_callback(lambda _: self._alive.discard(running))
         return running
+
+    def _choose(self, sandbox: SandboxRequest) -> Tier:
+        strong_enough = candidates(sandbox.trust, sandbox.tier)
+        for tier in strong_enough:
+            if tier in self._tiers:
+                return tier
+        missing = dict.fromkeys(strong_enough, "this fake was made without it")
+        raise Unavailable(refusal(sandbox.trust, sandbox.tier, missing), missing)
 
     def _next(self) -> Callable[[Call], Awaitable[Scripted]]:
         script = self._script

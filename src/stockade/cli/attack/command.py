@@ -11,7 +11,9 @@ import click
 from stockade.cli import exit_codes
 from stockade.cli.failure import Failure
 from stockade.cli.host import Host
+from stockade.cli.options import TIER
 from stockade.cli.report import coloured, neutral
+from stockade.port import Tier
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +27,10 @@ _COLOURS = {"held": "green", "broken": "bold red", "not run": "red", "not applic
 
 @click.command("attack")
 @click.option(
-    "--tier", type=click.Choice(["namespace"]), default="namespace", help="The boundary to attack."
+    "--tier",
+    type=TIER,
+    default=Tier.NAMESPACE,
+    help=f"The boundary to attack.  [default: {Tier.NAMESPACE}]",
 )
 @click.option("--only", metavar="NAME", multiple=True, help="Only this attack; may be repeated.")
 @click.option(
@@ -34,7 +39,7 @@ _COLOURS = {"held": "green", "broken": "bold red", "not run": "red", "not applic
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def attack(
-    ctx: click.Context, tier: str, only: tuple[str, ...], controls: bool, as_json: bool
+    ctx: click.Context, tier: Tier, only: tuple[str, ...], controls: bool, as_json: bool
 ) -> int:
     """Try on this machine what the boundary must stop, and say what stopped it.
 
@@ -55,7 +60,9 @@ def attack(
     host = ctx.find_object(Host) or Host()
     console = _console()
     try:
-        verdicts, shown = asyncio.run(_attack(host, chosen, controls, None if as_json else console))
+        verdicts, shown = asyncio.run(
+            _attack(host, tier, chosen, controls, None if as_json else console)
+        )
     except StockadeError as error:
         raise Failure(f"nothing was tried: {error}", exit_codes.UNAVAILABLE) from error
     if as_json:
@@ -71,11 +78,11 @@ def all_held(verdicts: "Sequence[Verdict]") -> bool:
 
 
 def as_data(
-    tier: str, verdicts: "Sequence[Verdict]", controls: "Sequence[Control]"
+    tier: Tier, verdicts: "Sequence[Verdict]", controls: "Sequence[Control]"
 ) -> dict[str, object]:
     """The verdicts for a program."""
     return {
-        "tier": tier,
+        "tier": tier.value,
         "held": all_held(verdicts),
         "attacks": [
             {
@@ -98,13 +105,13 @@ def as_data(
 
 
 async def _attack(
-    host: Host, chosen: "list[Attack]", controls: bool, console: "Console | None"
+    host: Host, tier: Tier, chosen: "list[Attack]", controls: bool, console: "Console | None"
 ) -> "tuple[list[Verdict], list[Control]]":
     from stockade.cli.attack.controls import control
     from stockade.cli.attack.run import open_arena
 
     verdicts, shown = [], []
-    async with open_arena(host.open_environment) as arena:
+    async with open_arena(lambda: host.open_environment((tier,)), tier) as arena:
         for number, entry in enumerate(chosen, 1):
             if console is not None and console.is_terminal:
                 console.print(f"{number}/{len(chosen)} {entry.name}\x1b[K", end="\r")

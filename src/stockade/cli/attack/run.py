@@ -15,6 +15,7 @@ from stockade.port import (
     ExecutionRequest,
     PythonSource,
     StockadeError,
+    Tier,
 )
 
 
@@ -48,11 +49,14 @@ class Arena:
 @asynccontextmanager
 async def open_arena(
     open_environment: Callable[[], AbstractAsyncContextManager[ExecutionEnvironment]],
+    tier: Tier,
 ) -> AsyncIterator[Arena]:
-    """Watch the host, open the environment, and see that it runs a program at all."""
+    """Watch the host, open the environment, and see that it runs a program in this tier."""
     async with watch_host() as watch, open_environment() as environment:
         first = await environment.run(ExecutionRequest(PythonSource("pass")))
         _require_ok(first)
+        if first.tier is not tier:
+            raise StockadeError(f"the environment has {first.tier}, and not {tier}, to attack")
         watch.know_processes()
         yield Arena(environment, watch, dict(first.enforcement))
 

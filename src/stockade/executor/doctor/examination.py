@@ -11,10 +11,11 @@ from pathlib import Path
 from stockade.executor.cgroups import CgroupError, LegacyTree, UnifiedTree, find_cgroups
 from stockade.executor.doctor import host
 from stockade.executor.doctor.enforcement import explain
-from stockade.executor.doctor.probe import Trial, try_namespace
+from stockade.executor.doctor.probe import Trial, try_tier
 from stockade.executor.doctor.report import Report, TierStatus
 from stockade.executor.namespace.image import INTERPRETER, native_folder
-from stockade.port import Enforcement
+from stockade.port import Enforcement, Tier
+from stockade.port.policy import STRENGTH
 
 _OWN_DIRECTORY = re.compile(r"/stockade-\d+-\d+\b")
 _BUILT = ("stockade-launch", "stockade-agent", "libstockade.so")
@@ -37,12 +38,16 @@ def examine() -> Report:
     """Start what can be started, and say what is missing. Not inside a running event loop."""
     # First, and given up again: the trial opens a tree of its own, in the same place.
     cgroups = _look_at_cgroups()
-    trial = asyncio.run(try_namespace())
+    trials = {tier: asyncio.run(try_tier(tier)) for tier in STRENGTH}
     namespaces = host.read_user_namespaces()
+    trial = trials[Tier.NAMESPACE]
+    statuses = {tier: trial.status for tier, trial in trials.items()}
+    statuses[Tier.NAMESPACE] = _with_obstacles(trial.status, namespaces)
+    served = next((trial for trial in trials.values() if trial.status.available), trial)
     return Report(
-        tiers=(_with_obstacles(trial.status, namespaces),),
-        enforcement=explain(trial.enforcement, cgroups.kind, cgroups.keeps),
-        facts=_facts(cgroups, trial, namespaces),
+        tiers=tuple(statuses.values()),
+        enforcement=explain(served.enforcement, cgroups.kind, cgroups.keeps),
+        facts=_facts(cgroups, served, namespaces),
         remedies=tuple(dict.fromkeys(_remedies(cgroups, trial, namespaces))),
     )
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 
 from stockade.executor.cgroups import CgroupError
 from stockade.executor.doctor.report import TierStatus
@@ -22,7 +23,9 @@ from stockade.port import (
     SandboxRequest,
     StockadeError,
     Tier,
+    Unavailable,
 )
+from stockade.port.policy import STRENGTH
 
 # Longer than everything that has a deadline of its own inside, so that those speak first.
 PATIENCE_SECONDS = 60.0
@@ -32,6 +35,10 @@ OpenEnvironment = Callable[[], AbstractAsyncContextManager[ExecutionEnvironment]
 # What it prints tells that it ran, and on which Python. The sum is not in the source.
 _PROGRAM = "import sys; print(6 * 7, '.'.join(map(str, sys.version_info[:3])))"
 _EXPECTED = "42"
+_BUILT_ON = {
+    Tier.NAMESPACE: f"namespaces and seccomp of Linux {os.uname().release}",
+    Tier.GVISOR: "runsc, a kernel in user space",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,48 +53,49 @@ class Trial:
 
 async def probe_tiers() -> dict[Tier, TierStatus]:
     """Every tier that this executor knows, to what came of starting it."""
-    return {Tier.NAMESPACE: (await try_namespace()).status}
+    return {tier: (await try_tier(tier)).status for tier in STRENGTH}
 
 
-async def try_namespace(open_environment: OpenEnvironment | None = None) -> Trial:
-    """Run one program in a new sandbox of the namespace tier."""
+async def try_tier(tier: Tier, open_environment: OpenEnvironment | None = None) -> Trial:
+    """Run one program in a new sandbox of the tier."""
     execution: Execution | None = None
     failure = ""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            async with (open_environment or _open_cold)() as environment:
+            async with (open_environment or partial(_open_cold, tier))() as environment:
                 execution = await environment.run(
                     ExecutionRequest(PythonSource(_PROGRAM)),
-                    SandboxRequest(
-                        tenant="doctor", limits=Limits(wall_seconds=10.0), tier=Tier.NAMESPACE
-                    ),
+                    SandboxRequest(tenant="doctor", limits=Limits(wall_seconds=10.0), tier=tier),
                 )
     except TimeoutError:
         failure = f"no answer within {PATIENCE_SECONDS:g} s"
+    except Unavailable as error:
+        failure = error.missing.get(tier, str(error))
     except (StockadeError, CgroupError, OSError) as error:
         failure = str(error)
     if execution is None:
-        return _failed(failure)
+        return _failed(tier, failure)
     words = execution.stdout.text().split()
     if not execution.ok or words[:1] != [_EXPECTED] or len(words) != 2:
         said = execution.stderr.text().strip()[-300:]
         return _failed(
+            tier,
             f"a sandbox came up, but its program ended as {execution.outcome}: "
-            f"{execution.detail}" + (f"; it said: {said}" if said else "")
+            f"{execution.detail}" + (f"; it said: {said}" if said else ""),
         )
-    detail = f"namespaces and seccomp of Linux {os.uname().release}"
+    detail = _BUILT_ON[tier]
     if failure:
         detail += f"; but its end left something behind: {failure}"
     return Trial(
-        TierStatus(Tier.NAMESPACE, True, detail, execution.timings.waited * 1000),
+        TierStatus(tier, True, detail, execution.timings.waited * 1000),
         execution.enforcement,
         words[1],
     )
 
 
-def _open_cold() -> AbstractAsyncContextManager[ExecutionEnvironment]:
-    return open_local(warm=False)
+def _open_cold(tier: Tier) -> AbstractAsyncContextManager[ExecutionEnvironment]:
+    return open_local(warm=False, tiers={tier})
 
 
-def _failed(why: str) -> Trial:
-    return Trial(TierStatus(Tier.NAMESPACE, False, why))
+def _failed(tier: Tier, why: str) -> Trial:
+    return Trial(TierStatus(tier, False, why))

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stockade.port.execution import Enforcement
+from stockade.port.policy import candidates
 from stockade.port.tier import Tier
+from stockade.port.trust import TrustLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,15 @@ class Report:
     """What the machine is: kernel, cgroup version, user, and the like."""
     remedies: tuple[str, ...] = ()
     """What to do so that more can be started or kept, one sentence each."""
+
+    @property
+    def serving(self) -> dict[TrustLevel, Tier | None]:
+        """Trust level to the tier that serves it here; ``None`` where calls are refused."""
+        there = {status.tier for status in self.tiers if status.available}
+        return {
+            level: next((tier for tier in candidates(level) if tier in there), None)
+            for level in TrustLevel
+        }
 
     @property
     def usable(self) -> bool:

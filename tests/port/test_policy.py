@@ -1,0 +1,59 @@
+"""Which tiers may run what: the data, and what a request is told."""
+
+import pytest
+
+from stockade.port import InvalidRequest, SandboxRequest, Tier, TrustLevel
+from stockade.port.policy import OWN_KERNEL, STRENGTH, WEAKEST, candidates, refusal
+
+PAIRS = [(level, tier) for level in TrustLevel for tier in Tier]
+
+
+def test_every_name_has_its_place() -> None:
+    """A tier without a strength, or a level without a tier, would be nobody's to refuse."""
+    assert sorted(STRENGTH) == sorted(Tier)
+    assert set(WEAKEST) == set(TrustLevel)
+    assert set(Tier) >= OWN_KERNEL
+
+
+def test_less_trust_never_takes_a_weaker_tier() -> None:
+    order = [TrustLevel.REVIEWED, TrustLevel.UNTESTED, TrustLevel.HOSTILE]
+    strengths = [STRENGTH.index(WEAKEST[level]) for level in order]
+    assert strengths == sorted(strengths)
+    assert WEAKEST[TrustLevel.HOSTILE] in OWN_KERNEL
+
+
+@pytest.mark.parametrize("level", TrustLevel)
+def test_the_candidates_are_all_that_are_strong_enough_strongest_first(level: TrustLevel) -> None:
+    strengths = [STRENGTH.index(tier) for tier in candidates(level)]
+    weakest = STRENGTH.index(WEAKEST[level])
+    assert strengths == list(range(len(STRENGTH) - 1, weakest - 1, -1))
+
+
+@pytest.mark.parametrize(("level", "tier"), PAIRS)
+def test_a_named_tier_is_the_only_candidate_or_is_refused(level: TrustLevel, tier: Tier) -> None:
+    """It is refused when the request is made."""
+    if STRENGTH.index(tier) >= STRENGTH.index(WEAKEST[level]):
+        assert candidates(level, tier) == (tier,)
+        assert SandboxRequest(trust=level, tier=tier).tier is tier
+        return
+    with pytest.raises(InvalidRequest) as refused:
+        SandboxRequest(trust=level, tier=tier)
+    assert refused.value.field == "tier"
+    for named in (tier, level, WEAKEST[level]):
+        assert named.value in str(refused.value)
+
+
+def test_by_default_nothing_is_trusted_and_a_named_tier_is_taken() -> None:
+    """What a developer expects who names the tier and says no more."""
+    assert SandboxRequest().trust is TrustLevel.UNTESTED
+    assert SandboxRequest(tier=Tier.NAMESPACE).trust is TrustLevel.UNTESTED
+
+
+def test_a_refusal_has_each_reason() -> None:
+    missing = {Tier.GVISOR: "no runsc; get one", Tier.NAMESPACE: "no user namespaces"}
+    assert refusal(TrustLevel.UNTESTED, None, missing) == (
+        "no tier that may run untested code can be started here: "
+        "gvisor (no runsc; get one), namespace (no user namespaces)"
+    )
+    named = refusal(TrustLevel.HOSTILE, Tier.GVISOR, {Tier.GVISOR: "no runsc; get one"})
+    assert named == "tier gvisor cannot be started here: no runsc; get one"
