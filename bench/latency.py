@@ -13,7 +13,7 @@ from bench.contestants import BARE, OUTPUT, SOURCE, Absent, Contestant, open_con
 from bench.report import Promise, Report, Summary, Table, absent_row, milliseconds, ratio
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.local import open_local
-from stockade.port import ExecutionRequest, PythonSource
+from stockade.port import ExecutionRequest, PythonSource, Tier
 
 COLUMNS = ("what", "median ms", "p99 ms", "median / bare", "p99 / bare median", "runs")
 PARKED = "stockade, parked, single use"
@@ -36,8 +36,8 @@ async def measure(rounds: int = 100, only: Collection[str] = ()) -> Report:
     absent: list[Absent] = []
     notes: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
-        parked = await stack.enter_async_context(open_local())
-        on_demand = await stack.enter_async_context(open_local(parked=0))
+        parked = await stack.enter_async_context(open_local(tiers={Tier.NAMESPACE}))
+        on_demand = await stack.enter_async_context(open_local(parked=0, tiers={Tier.NAMESPACE}))
         warm, fresh = (ExecutionRequest(PythonSource(SOURCE, fresh=f)) for f in (False, True))
         entries[PARKED] = lambda: _time_call(parked, warm)
         entries["stockade, on demand, empty pool"] = lambda: _time_call(on_demand, warm)
@@ -45,7 +45,11 @@ async def measure(rounds: int = 100, only: Collection[str] = ()) -> Report:
         others: list[Contestant | Absent] = []
         if wanted(command_line := "stockade run, the whole process"):
             program = Path(sys.executable).parent / "stockade"
-            others.append(Contestant(command_line, (str(program), "run", "-c", SOURCE)))
+            others.append(
+                Contestant(
+                    command_line, (str(program), "run", "--tier", Tier.NAMESPACE, "-c", SOURCE)
+                )
+            )
         if not only:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stockade-bench-"))
             others += stack.enter_context(open_contestants(Path(folder)))

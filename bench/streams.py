@@ -20,6 +20,7 @@ from stockade.port import (
     SandboxRequest,
     Session,
     Stream,
+    Tier,
 )
 
 ROUNDS = 3
@@ -63,7 +64,7 @@ async def measure() -> Report:
             _read_all(f"cat {source} | cat > {target}")
             return FILE_BYTES
 
-        async with open_local(parked=1) as environment:
+        async with open_local(parked=1, tiers={Tier.NAMESPACE}) as environment:
             await environment.warm_up(SANDBOX)
             async with await environment.open_session(SANDBOX) as session:
                 entries: dict[str, Once] = {

@@ -13,7 +13,7 @@ from bench.contestants import BARE, OUTPUT, SOURCE, Absent, Contestant, open_bub
 from bench.report import Promise, Report, Table, absent_row, ratio
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.local import open_local
-from stockade.port import ExecutionRequest, PythonSource
+from stockade.port import ExecutionRequest, PythonSource, Tier
 
 SLICES = 5
 TARGET = 5.0
@@ -29,7 +29,7 @@ async def measure(seconds: float = 10.0, callers: int = 4) -> Report:
     absent: list[Absent] = []
     with tempfile.TemporaryDirectory(prefix="stockade-bench-") as folder:
         bubblewrap = open_bubblewrap(Path(folder))
-        async with open_local() as environment:
+        async with open_local(tiers={Tier.NAMESPACE}) as environment:
             entries: dict[str, Slice] = {ours: lambda s: _calls(environment, callers, s)}
             if isinstance(bubblewrap, Absent):
                 absent.append(bubblewrap)

@@ -18,6 +18,7 @@ from stockade.port import (
     Limits,
     PythonSource,
     SandboxRequest,
+    Tier,
 )
 
 pytestmark = [pytest.mark.plain_user]
@@ -115,7 +116,9 @@ def test_environments_can_be_opened_at_once() -> None:
     """Several threads each open one: none waits for another's forked child."""
 
     def work(done: list[bool]) -> None:
-        with BlockingEnvironment(lambda: open_local(warm=False)) as stockade:
+        with BlockingEnvironment(
+            lambda: open_local(warm=False, tiers={Tier.NAMESPACE})
+        ) as stockade:
             done.append(stockade.run("print(1)").ok)
 
     done: list[bool] = []
@@ -133,7 +136,7 @@ async def test_cancelled_openings_leave_nothing() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for delay in (0.0, 0.005, 0.02, 0.05):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(delay), open_local(warm=False):
+            async with asyncio.timeout(delay), open_local(warm=False, tiers={Tier.NAMESPACE}):
                 await asyncio.sleep(10)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
@@ -141,6 +144,7 @@ async def test_cancelled_openings_leave_nothing() -> None:
 @pytest.mark.tier("namespace")
 def test_a_strict_umask_is_no_hindrance() -> None:
     """What the launcher makes is for another user to read, whatever the caller's umask."""
-    command = [sys.executable, "-m", "stockade.cli.main", "run", "-c", "print('ran')"]
+    command = [sys.executable, "-m", "stockade.cli.main", "run", "--tier", "namespace"]
+    command += ["-c", "print('ran')"]
     ended = subprocess.run(command, umask=0o077, capture_output=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, b"ran\n"), ended.stderr

@@ -18,6 +18,7 @@ from stockade.port import (
     StockadeError,
     Stream,
     TerminalSize,
+    Tier,
     Unavailable,
 )
 from stockade.port.fake import Call, FakeEnvironment, Scripted
@@ -369,7 +370,7 @@ async def opened(kind: str) -> AsyncIterator[ExecutionEnvironment]:
     if kind == "fake":
         yield FakeEnvironment(lambda call: Scripted(delay=60))
         return
-    async with open_local(parked=2) as environment:
+    async with open_local(parked=2, tiers={Tier(kind)}) as environment:
         yield environment
 
 

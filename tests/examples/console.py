@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from stockade.port import Tier
+
 ROOT = Path(__file__).parents[2]
 # Between the outputs of two commands; no example prints it.
 MARK = "\x1e"
+TIER = ("--tier", Tier.NAMESPACE.value)
 
 
 class Step(NamedTuple):
@@ -33,9 +36,12 @@ def read_blocks(page: Path) -> dict[str, list[Step]]:
 def type_in(steps: list[Step], folder: Path) -> list[str]:
     """Run the commands in one shell, in a folder that looks like the checkout's root."""
     (folder / "examples").symlink_to(ROOT / "examples")
-    # Not the real ./dev, which may set things up first: what it runs in the end.
+    # Not the real ./dev, which may set things up first: what it runs in the end. In one tier,
+    # for what it says of memory is not the same in each.
     dev = folder / "dev"
-    dev.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m stockade.cli.main "$@"\n')
+    run = f"exec {shlex.quote(sys.executable)} -m stockade.cli.main"
+    in_tier = f'if [ "$1" = run ]; then shift; {run} run {shlex.join(TIER)} "$@"; fi'
+    dev.write_text(f'#!/bin/sh\n{in_tier}\n{run} "$@"\n')
     dev.chmod(0o755)
     script = "code=0\n" + "".join(
         f"(exit $code); {step.command}\ncode=$?; printf '\\036'\n" for step in steps

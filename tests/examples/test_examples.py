@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from .console import ROOT, compare, read_blocks, type_in
+from .console import ROOT, TIER, compare, read_blocks, type_in
 
 README = ROOT / "examples/README.md"
 BLOCKS = read_blocks(README)
@@ -17,7 +17,7 @@ BLOCKS = read_blocks(README)
 def record_of_nothing() -> dict[str, dict[str, str]]:
     """The record of a program that does nothing, for how limits are kept here."""
     completed = subprocess.run(
-        [sys.executable, "-m", "stockade.cli.main", "run", "--json", "-c", ""],
+        [sys.executable, "-m", "stockade.cli.main", "run", *TIER, "--json", "-c", ""],
         check=True,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -12,13 +12,14 @@ import pytest
 from tests.contract.kit import command, descendants, living, marker, until
 
 from stockade.executor import open_local
+from stockade.port import Tier
 
 pytestmark = [pytest.mark.plain_user, pytest.mark.tier("namespace")]
 
 EXECUTOR = """
 import asyncio, sys
 from stockade.executor import open_local
-from stockade.port import Command, ExecutionRequest, PythonSource, SandboxRequest
+from stockade.port import Command, ExecutionRequest, PythonSource, SandboxRequest, Tier
 
 HIDE = '''
 import os, signal, sys
@@ -31,7 +32,7 @@ os.execvp("sleep", ["sleep", sys.argv[1]])
 '''
 
 async def main():
-    async with open_local(parked=2) as environment:
+    async with open_local(parked=2, tiers={Tier.NAMESPACE}) as environment:
         mark = sys.argv[1]
         program = ExecutionRequest(PythonSource(HIDE, (mark,)))
         running = [await environment.start(program) for _ in range(2)]
@@ -74,14 +75,14 @@ async def test_nothing_outlives_it(number: int) -> None:
     assert living(mark) == []
     assert Path("/proc/self/mountinfo").read_text() == mounts
     # The directories of its cgroups are empty; the next executor removes them.
-    async with open_local(warm=False) as environment:
+    async with open_local(warm=False, tiers={Tier.NAMESPACE}) as environment:
         assert (await environment.run(command("true"))).ok
         assert cgroups(executor.pid) == []
 
 
 async def test_a_killed_launcher_takes_its_sandboxes_along() -> None:
     mark = marker()
-    async with open_local(parked=1) as environment:
+    async with open_local(parked=1, tiers={Tier.NAMESPACE}) as environment:
         before = set(descendants())
         running = [await environment.start(command("sleep", mark)) for _ in range(3)]
         await until(lambda: len(living(mark)) == 3)
