@@ -149,6 +149,12 @@ def test_verbose_says_where_how_long_and_what_was_used(stockade: Stockade) -> No
     ("error", "code", "said"),
     [
         (Unavailable("no cgroups"), 69, "unavailable: no cgroups; `stockade doctor`"),
+        (
+            Unavailable("no tier", {Tier.GVISOR: "no runsc", Tier.NAMESPACE: "no seccomp"}),
+            69,
+            "unavailable: no tier that may run untested code can be started here: "
+            "gvisor (no runsc), namespace (no seccomp); `stockade doctor`",
+        ),
         (SandboxLost("the wire broke"), 115, "lost: the wire broke"),
         (InvalidRequest("limits.memory_bytes", "too much"), 64, "--memory: too much"),
         (OSError(28, "No space left on device"), 74, "No space left on device"),

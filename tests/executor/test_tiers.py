@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stockade.executor import AuthMode, local, open_local
+from stockade.executor.cgroups import CgroupError
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile, Sandbox
@@ -17,6 +18,7 @@ from stockade.port import (
     ExecutionRequest,
     InvalidRequest,
     PythonSource,
+    SandboxLost,
     SandboxRequest,
     Tier,
     TrustLevel,
@@ -173,7 +175,7 @@ async def test_a_tier_that_was_left_out_says_so() -> None:
 
 
 async def test_a_fault_of_the_stronger_tier_is_no_reason_to_take_the_weaker() -> None:
-    """What is no refusal in words is a bug, which the caller sees."""
+    """What is no failure of the host is a bug, which the caller sees."""
 
     async def broken() -> TierDriver:
         raise ZeroDivisionError
@@ -184,6 +186,23 @@ async def test_a_fault_of_the_stronger_tier_is_no_reason_to_take_the_weaker() ->
             await tiers.choose(SandboxRequest())
     with suppress(ZeroDivisionError):
         await tiers.close()
+
+
+@pytest.mark.parametrize(
+    "error", [SandboxLost("no word of it"), CgroupError("no cgroup"), OSError("no space")]
+)
+async def test_a_host_that_fails_makes_the_tier_missing(error: Exception) -> None:
+    """In its own words, and the weaker one may serve what it is strong enough for."""
+
+    async def fails() -> TierDriver:
+        raise error
+
+    tiers = Tiers({GVISOR: fails, NAMESPACE: opener(Driver(NAMESPACE))}, Resources())
+    assert (await tiers.choose(SandboxRequest())).tier is NAMESPACE
+    with pytest.raises(Unavailable) as refused:
+        await tiers.choose(SandboxRequest(trust=TrustLevel.HOSTILE))
+    assert refused.value.missing == {GVISOR: str(error)}
+    await tiers.close()
 
 
 async def test_a_sandbox_that_cannot_be_made_fails_the_call() -> None:

@@ -33,6 +33,7 @@ from stockade.port import (
     TrustLevel,
     Unavailable,
 )
+from stockade.port.policy import refusal as refusal_of
 from stockade.port.program import MAX_SOURCE_BYTES
 
 if TYPE_CHECKING:
@@ -376,7 +377,10 @@ def _conduct(
     try:
         return conduct(host, request, sandbox, stdin=stdin, live=live)
     except Unavailable as error:
-        message = f"unavailable: {error}; `stockade doctor` says what this machine can start"
+        # Whether the executor could not be opened or refused the request, it is said alike.
+        missing = error.missing
+        why = refusal_of(sandbox.trust, sandbox.tier, missing) if missing else str(error)
+        message = f"unavailable: {why}; `stockade doctor` says what this machine can start"
         raise Failure(message, exit_codes.UNAVAILABLE) from None
     except InvalidRequest as error:
         raise click.UsageError(refusal(error)) from None

@@ -69,7 +69,8 @@ async def open_local(
         if warm:
             opening.open_ahead()
         if missing := await opening.wait_for_one(wanted):
-            raise Unavailable(f"no tier can be started here: {spell(missing)}", missing)
+            which = "no tier" if tiers is None else "none of the tiers that were asked for"
+            raise Unavailable(f"{which} can be started here: {spell(missing)}", missing)
         yield environment
     finally:
         await environment.close()

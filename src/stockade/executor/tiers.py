@@ -5,9 +5,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
 
+from stockade.executor.cgroups import CgroupError
 from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile, Sandbox
-from stockade.port import SandboxRequest, Tier, Unavailable
+from stockade.port import SandboxRequest, StockadeError, Tier, Unavailable
 from stockade.port.policy import candidates, refusal
 
 _LEFT_OUT = "this executor was opened without it"
@@ -33,7 +34,9 @@ class TierDriver(Protocol):
 Opener = Callable[[], Coroutine[object, object, TierDriver]]
 """Opens a tier, or raises :class:`Unavailable` with what is missing and how to get it.
 
-It leaves nothing when it raises or is cancelled.
+It leaves nothing when it raises or is cancelled. A host that fails under it
+(:class:`StockadeError`, :class:`CgroupError`, ``OSError``) makes the tier missing as well;
+anything else is a fault, which is raised to whoever asks for the tier.
 """
 
 
@@ -121,7 +124,7 @@ class Tiers:
     async def _open(self, tier: Tier) -> None:
         try:
             self._drivers[tier] = await self._openers[tier]()
-        except Unavailable as error:
+        except (StockadeError, CgroupError, OSError) as error:
             self._missing[tier] = str(error)
 
     async def _settle(self, *tasks: asyncio.Task[None]) -> None:
