@@ -134,6 +134,16 @@ def rehearse(run: Run) -> None:
     ctypes.pythonapi.fflush(None)
 
 
+def settle() -> None:
+    """Objects made until now are never collected.
+
+    Collecting would touch, and so copy, pages that all copies of this process share.
+    """
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+
+
 def reseed() -> None:
     """Make anew what a copy of this process has in common with it."""
     random = sys.modules.get("random")

@@ -9,7 +9,6 @@ which are closed before the program's first instruction.
 from __future__ import annotations
 
 import _thread
-import gc
 import json
 import os
 import resource
@@ -58,8 +57,7 @@ def main(modules: list[str]) -> interpreter.Run:
     interpreter.preload(modules)
     interpreter.open_standard_streams()
     run = interpreter.Run()
-    gc.collect()
-    gc.disable()
+    interpreter.settle()
     wait(run)
     return run
 

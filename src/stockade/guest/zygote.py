@@ -8,7 +8,6 @@ that is preloaded here costs a program nothing to import. Once that is done it w
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 
 from . import interpreter, program
@@ -39,11 +38,7 @@ def main(modules: list[str]) -> interpreter.Run:
     # Looked up here: the first look at a function writes to many pages.
     before_fork = ctypes.pythonapi.PyOS_BeforeFork
     after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
-    # Objects made until now are never collected: collecting would touch, and so copy,
-    # pages that all sandboxes share.
-    gc.collect()
-    gc.disable()
-    gc.freeze()
+    interpreter.settle()
     os.write(CONTROL, b"ready")
     before_fork()
     serve(CONTROL)
