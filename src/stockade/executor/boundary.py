@@ -43,6 +43,10 @@ class Boundary(Protocol):
         """Kill everything inside, at once. Harmless when nothing is left."""
         ...
 
+    def stop(self) -> bool:
+        """``kill``; whether no process of it runs on, though the kernel may still clear away."""
+        ...
+
     async def gone(self) -> None:
         """Wait until nothing of it lives."""
         ...

@@ -174,7 +174,10 @@ class ProgramExecution:
             timer.cancel()
         artefacts, missing = await self._take_artefacts()
         if self._single or not self._sandbox.alive:
-            await self._sandbox.end()
+            # Of a program that ended by itself the agent has sent all, and its end last.
+            by_itself = self._evidence.ended and self._evidence.stopped is None
+            if not (by_itself and self._sandbox.boundary.stop()):
+                await self._sandbox.end()
         usage = self._sandbox.boundary.usage()
         if self._started_at:
             self._timings[2] = time.monotonic() - self._started_at

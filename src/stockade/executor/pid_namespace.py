@@ -80,6 +80,11 @@ class PidNamespaceBoundary:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
+    def stop(self) -> bool:
+        """``kill``. The others die a little later than pid 1 is told to: wait for ``gone``."""
+        self.kill()
+        return False
+
     async def gone(self) -> None:
         """Wait until pid 1 is dead, and so all others."""
         if self._pidfd >= 0 and not self._gone.done():

@@ -77,8 +77,9 @@ class GuestDirectories:
 
     def kill(self) -> None:
         """SIGKILL what is in any of them."""
+        signalled: set[int] = set()
         for fd in self.fds:
-            kill_all(fd)
+            kill_all(fd, signalled)
 
     def discard(self) -> None:
         """Take back a creation that failed half-way; nothing has entered."""

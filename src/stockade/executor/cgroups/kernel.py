@@ -1,5 +1,6 @@
 """The few ways in which cgroup files are touched, and the trial by a real process."""
 
+import contextlib
 import errno
 import mmap
 import os
@@ -8,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+_BATCH = 64
 T = TypeVar("T")
 
 # What a process on trial touches, so that a memory counter that counts shows it.
@@ -165,13 +167,14 @@ def processes_in(dir_fd: int) -> list[int]:
     return [int(line) for line in b"".join(pieces).split()]
 
 
-def kill_all(dir_fd: int) -> None:
+def kill_all(dir_fd: int, signalled: set[int] | None = None) -> None:
     """SIGKILL every process of a cgroup, without waiting for their end.
 
     ``cgroup.kill`` (v2, Linux 5.14) is one step.  Else: sweep until a sweep meets only
     processes that have been signalled.  That ends, even against a fork bomb, for a
     process with SIGKILL pending cannot fork (copy_process: ERESTARTNOINTR), and what it
-    forked before is met by the next sweep.
+    forked before is met by the next sweep.  ``signalled`` are those that need no second
+    one; it grows.
     """
     try:
         write(dir_fd, "cgroup.kill", b"1")
@@ -179,23 +182,30 @@ def kill_all(dir_fd: int) -> None:
         pass
     else:
         return
-    signalled: set[int] = set()
+    signalled = set() if signalled is None else signalled
     while fresh := set(processes_in(dir_fd)) - signalled - {0, os.getpid()}:
-        for pid in fresh:
-            _kill_member(dir_fd, pid)
+        for pids in _batches(sorted(fresh)):
+            _kill_members(dir_fd, pids)
         signalled |= fresh
 
 
-def _kill_member(dir_fd: int, pid: int) -> None:
-    # The pid may be another process's by now: hold it by a descriptor, then look again.
+def _batches(pids: list[int]) -> list[list[int]]:
+    """Few at a time: each costs a descriptor while it is looked for."""
+    return [pids[start : start + _BATCH] for start in range(0, len(pids), _BATCH)]
+
+
+def _kill_members(dir_fd: int, pids: list[int]) -> None:
+    held = {}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            held[pid] = os.pidfd_open(pid)
     try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if pid in processes_in(dir_fd):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # It ended by itself.
+        # A pid may be another process's by now: it is held by its descriptor, and looked for.
+        members = set(processes_in(dir_fd))
+        for pid, pidfd in held.items():
+            if pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     finally:
-        os.close(pidfd)
+        for pidfd in held.values():
+            os.close(pidfd)
