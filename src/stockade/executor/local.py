@@ -106,7 +106,7 @@ async def _open_namespace(resources: Resources, warm: bool) -> TierDriver:
 
 async def _open_gvisor(resources: Resources, warm: bool) -> TierDriver:
     return await open_gvisor(
-        await resources.cgroups(),
+        resources.cgroups,
         first=Profile.of(Tier.GVISOR, SandboxRequest()),
         modules=PRELOADED if warm else (),
         snapshots=warm,

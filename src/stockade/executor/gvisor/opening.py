@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from stockade.executor.cgroups import CgroupTree
 from stockade.executor.gvisor.runsc import find_runsc
@@ -15,13 +15,17 @@ from stockade.port import Unavailable
 
 
 async def open_gvisor(
-    cgroups: CgroupTree, *, first: Profile, modules: Sequence[str], snapshots: bool
+    cgroups: Callable[[], Awaitable[CgroupTree]],
+    *,
+    first: Profile,
+    modules: Sequence[str],
+    snapshots: bool,
 ) -> GvisorTier:
     """Raises :class:`~stockade.port.Unavailable` where no guest can be started.
 
     ``first``: what is asked for first, most likely. A sandbox of it is started as the proof,
     and kept for that call. ``snapshots=False`` starts each sandbox cold, which is cheaper
-    for a process that makes one call.
+    for a process that makes one call. ``cgroups`` are asked for last, for they take longest.
     """
     if os.geteuid() != 0:
         raise Unavailable(
@@ -32,7 +36,12 @@ async def open_gvisor(
     state = StateFolder()
     try:
         tier = GvisorTier(
-            Runtime(runsc, state.path), state, image, cgroups, modules=modules, snapshots=snapshots
+            Runtime(runsc, state.path),
+            state,
+            image,
+            await cgroups(),
+            modules=modules,
+            snapshots=snapshots,
         )
         await tier.prove(first)
     except BaseException:
