@@ -14,11 +14,12 @@ from stockade.executor.namespace.image import Bind, HostImage
 
 # gVisor's kernel has the devices itself.
 _OF_THE_KERNEL: Final = "/dev/"
-_FOLDERS: Final = ("dev", "etc", "opt", "proc", "run", "sys", "tmp", "workspace")
+_FOLDERS: Final = ("dev", "etc", "opt", "proc", "run", "sys", "tmp", "var", "workspace")
 _USERS: Final = {
     "passwd": "root:x:0:0::/:/usr/sbin/nologin\nguest:x:1000:1000::/workspace:/bin/sh\n",
     "group": "root:x:0:\nguest:x:1000:\n",
-    "hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost\n",
+    "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n",
+    "hostname": "sandbox\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 # What the agent needs to set the sandbox up; it gives all of it up before there is a program.
@@ -36,6 +37,7 @@ def make_root(root: Path, image: HostImage) -> list[Bind]:
         (root / name).mkdir(parents=True)
     for name, text in _USERS.items():
         (root / "etc" / name).write_text(text, encoding="ascii")
+    (root / "var/tmp").symlink_to("/tmp")
     mounts = []
     for bind in image.binds:
         target = root / bind.target.lstrip("/")

@@ -15,8 +15,9 @@ from stockade.port import Unavailable
 
 INTERPRETER = Path("/usr/bin/python3")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-# Links to programs (update-alternatives(1)), the linker's cache, and Java's read-only settings.
-_ETC = ("alternatives", "ld.so.cache", "java-*-openjdk")
+# Links to programs (update-alternatives(1)), the linker's cache, and the read-only settings
+# without which Java and Debian's matplotlib do not start.
+_ETC = ("alternatives", "ld.so.cache", "java-*-openjdk", "matplotlibrc")
 _USR_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # Package databases: they name the exact content of /usr without reading gigabytes.
 _PACKAGE_DATABASES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm/rpmdb.sqlite"))
