@@ -153,7 +153,9 @@ class Runtime:
 
     def _command(self, name: str, arguments: Sequence[str]) -> list[str]:
         state = self._folder / name
-        return [str(self._runsc.path), f"--root={state}", *_FLAGS, *arguments, name]
+        # A plain user's runsc is root of nothing but the user namespace of its supervisor.
+        user = () if os.geteuid() == 0 else ("--rootless",)
+        return [str(self._runsc.path), f"--root={state}", *_FLAGS, *user, *arguments, name]
 
     async def _start(
         self, name: str, arguments: Sequence[str], doors: Sequence[int], cpus: Sequence[int]

@@ -61,9 +61,8 @@ static _Noreturn void be_init(int alive, char **command)
     int status;
 
     MUST(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
-    /* The supervisor writes nothing: it is alive if there is no end yet. */
-    MUST(fcntl(alive, F_SETFL, O_NONBLOCK), "fcntl");
-    if (read(alive, &byte, 1) == 0)
+    /* A byte says that all is prepared; an end, that the supervisor has died before. */
+    if (read(alive, &byte, 1) != 1)
         _exit(1);
     close(alive);
     /* Property: the command sees the processes of this namespace, and no other's. */
@@ -103,6 +102,30 @@ static void send_pidfd(int control, int pidfd)
     header->cmsg_len = CMSG_LEN(sizeof pidfd);
     memcpy(CMSG_DATA(header), &pidfd, sizeof pidfd);
     MUST(sendmsg(control, &message, MSG_NOSIGNAL), "send the pidfd");
+}
+
+static void write_file(pid_t process, const char *name, const char *text)
+{
+    char path[64];
+    int file;
+
+    snprintf(path, sizeof path, "/proc/%d/%s", process, name);
+    file = open(path, O_WRONLY | O_CLOEXEC);
+    MUST(file, path);
+    MUST(write(file, text, strlen(text)), path);
+    close(file);
+}
+
+/* A plain user makes namespaces from within one of users: user_namespaces(7). */
+static void map_own_ids(pid_t process)
+{
+    char map[64];
+
+    write_file(process, "setgroups", "deny");
+    snprintf(map, sizeof map, "0 %u 1", geteuid());
+    write_file(process, "uid_map", map);
+    snprintf(map, sizeof map, "0 %u 1", getegid());
+    write_file(process, "gid_map", map);
 }
 
 static int number_of(const char *text)
@@ -156,6 +179,8 @@ int main(int count, char **arguments)
     MUST(pipe2(alive, O_CLOEXEC), "pipe");
     memset(&clone, 0, sizeof clone);
     clone.flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_PIDFD;
+    if (geteuid() != 0)
+        clone.flags |= CLONE_NEWUSER;
     clone.exit_signal = SIGCHLD;
     clone.pidfd = (uint64_t)(uintptr_t)&pidfd;
     init = syscall(SYS_clone3, &clone, sizeof clone);
@@ -165,6 +190,9 @@ int main(int count, char **arguments)
         be_init(alive[0], arguments + i + 1);
     }
     close(alive[0]);
+    if (clone.flags & CLONE_NEWUSER)
+        map_own_ids((pid_t)init);
+    MUST(write(alive[1], "+", 1), "start the init");
     let_go_of_streams();
     send_pidfd(control, pidfd);
     close(pidfd);
