@@ -40,14 +40,18 @@ COMMON_FLAGS = (
 LINK_FLAGS = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
 
 AGENT_SOURCES = tuple(
-    f"{AGENT}/{name}.c" for name in ("agent", "wire", "files", "json", "receipt", "park", "confine")
+    f"{AGENT}/{name}.c"
+    for name in ("agent", "wire", "files", "json", "receipt", "park", "confine", "filter")
 )
 
 # output: (sources, flags of its own)
 PRODUCTS = {
     "stockade-launch": ((f"{NATIVE}/launch.c",), ("-fPIE", "-pie")),
     "libstockade.so": (
-        (f"{NATIVE}/zygote.c", f"{NATIVE}/sandbox.c", f"{AGENT}/confine.c", f"{AGENT}/park.c"),
+        (
+            *(f"{NATIVE}/{name}.c" for name in ("zygote", "sandbox")),
+            *(f"{AGENT}/{name}.c" for name in ("confine", "filter", "park")),
+        ),
         ("-fPIC", "-shared"),
     ),
     "stockade-supervise": ((f"{SUPERVISE}/supervise.c",), ("-fPIE", "-pie")),
@@ -102,9 +106,9 @@ def build_native(package: Path) -> None:
     # Removed first: an interrupted build must not look like a finished one.
     stamp.unlink(missing_ok=True)
     for name, (sources, flags) in PRODUCTS.items():
-        include = f"-I{package / AGENT}"
+        include = (f"-I{package / AGENT}", f"-I{folder}")
         paths = [str(package / source) for source in sources]
-        compile_product(compiler, (*flags, include), paths, folder / name)
+        compile_product(compiler, (*flags, *include), paths, folder / name)
     stamp.write_text(digest + "\n", encoding="ascii")
 
 
@@ -142,7 +146,7 @@ def digest_of_inputs(package: Path, compiler: list[str]) -> str:
     """Name everything that the products depend on, with one digest."""
     digest = hashlib.sha256()
     digest.update(repr((compiler, COMMON_FLAGS, LINK_FLAGS, PRODUCTS)).encode())
-    for folder in (NATIVE, AGENT):
+    for folder in (NATIVE, AGENT, SUPERVISE):
         for path in sorted((package / folder).glob("*.[ch]")):
             content = path.read_bytes()
             digest.update(f"{path.name} {len(content)}\n".encode())

@@ -16,6 +16,7 @@ from stockade.executor.receipt import (
     Receipt,
 )
 
+_AGENT_ID: Final = "1001"
 # Mount point to file system and a flag.
 _MOUNTS: Final = {
     "/": (None, "ro"),
@@ -23,9 +24,10 @@ _MOUNTS: Final = {
     "/workspace": ("tmpfs", "rw"),
     "/tmp": ("tmpfs", "rw"),  # noqa: S108 - inside
     "/proc": ("proc", None),
+    "/proc/1": ("tmpfs", "ro"),
 }
 # The kernel's own file systems, with nothing of the host in them.
-_ALSO_MOUNTED: Final = frozenset({"tmpfs", "devpts", "sysfs", "devtmpfs", "mqueue"})
+_ALSO_MOUNTED: Final = frozenset({"tmpfs", "devpts", "devtmpfs", "mqueue"})
 
 
 def faults(receipt: Mapping[str, object], cpus: int | None) -> list[str]:
@@ -34,11 +36,13 @@ def faults(receipt: Mapping[str, object], cpus: int | None) -> list[str]:
     words = facts.words
     expectations = Expectations()
     expect = expectations.expect
-    expect("uids", facts.status.get("Uid"), [GUEST_ID] * 4)
+    # A program's are the guest's alone: it can neither signal the agent nor limit it.
+    expect("uids", facts.status.get("Uid"), [_AGENT_ID, GUEST_ID] * 2)
     expect("gids", facts.status.get("Gid"), [GUEST_ID] * 4)
     for capability_set in CAPABILITIES:
         if capability_set != "CapAmb":
             expect(capability_set, facts.status.get(capability_set), [NO_CAPABILITY])
+    expect("the seccomp mode", facts.status.get("Seccomp"), ["2"])
     expect("interfaces", facts.interfaces, ["lo"])
     expect("a connection out", words.get("connect"), "ENETUNREACH", "EHOSTUNREACH")
     expect("a write to the image", words.get("write"), "EROFS", "EACCES")

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -37,6 +38,7 @@
 
 #include "confine.h"
 #include "files.h"
+#include "filter.h"
 #include "json.h"
 #include "park.h"
 #include "receipt.h"
@@ -63,6 +65,7 @@ enum {
     PAUSE_MS = 1,
     MOST_TRANSFERS = 64,
     MOST_MODULES = 256,
+    AGENT_ID = GUEST_ID + 1, /* in a kernel of its own: boot() */
     FLAG_LAST = 1,
     /* Channels of a program, from its first. */
     CONTROL = 0,
@@ -120,6 +123,7 @@ static bool ending;
 static struct transfer transfers[MOST_TRANSFERS];
 static struct parked parked;
 static int doors;
+static int own_process; /* /proc/self, which a kernel of its own is told to hide */
 static struct timespec sampled;
 
 /* --- programs: parking, starting --- */
@@ -147,6 +151,9 @@ static void park_next(char **modules)
     if (forked < 0)
         wire_die("cannot fork the next program's process");
     if (forked == 1) {
+        /* No id of the agent's, where it has one: boot(). */
+        if (setresuid(GUEST_ID, GUEST_ID, GUEST_ID) < 0)
+            _exit(127);
         /* Nothing that an earlier program left in the workspace is in the way of an import. */
         if (chdir("/") < 0)
             _exit(127);
@@ -975,7 +982,8 @@ static void take_wire_from_streams(void)
 static void rehearse(void)
 {
     static char line[512];
-    FILE *maps = fopen("/proc/self/maps", "re");
+    const int file = openat(own_process, "maps", O_RDONLY | O_CLOEXEC);
+    FILE *maps = file < 0 ? NULL : fdopen(file, "r");
     struct rusage usage;
     unsigned long start, end;
     char readable, writable;
@@ -1001,6 +1009,51 @@ static void rehearse(void)
     free(malloc(WINDOW + CHUNK));
 }
 
+static void open_own_process(void)
+{
+    own_process = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (own_process < 0)
+        wire_die("cannot open /proc/self");
+}
+
+/*
+ * Property: of this kernel's own files the guest sees no more than of the host's in the other
+ * tier: nothing that tells of it or takes a right to use. Nothing of this process either,
+ * whose descriptors gVisor would let anybody open that may open what they lead to.
+ */
+static const char *hide_kernel(void)
+{
+    if (umount2("/sys", MNT_DETACH) < 0)
+        return "unmount /sys";
+    if ((unlink("/dev/fuse") < 0 || unlink("/dev/net/tun") < 0 || rmdir("/dev/net") < 0) &&
+        errno != ENOENT)
+        return "remove devices";
+    if (rmdir("/dev/shm") < 0 || symlink("/tmp", "/dev/shm") < 0)
+        return "lead /dev/shm to the scratch mount";
+    if (mount("none", "/proc/1", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+              "mode=555") < 0)
+        return "hide the agent";
+    return NULL;
+}
+
+/*
+ * Property: nothing that the guest may do to its own processes it may do to this one. gVisor
+ * lets a signal kill pid 1, and limits be set by whoever has its user id, so its real and saved
+ * ids differ. The effective one is the guest's: what is written for it belongs to it, and it
+ * can be signalled.
+ */
+static const char *become_agent(void)
+{
+    static const struct rlimit no_core = {1, 1}; /* sandbox.c */
+
+    if (setgroups(0, NULL) < 0 || setresgid(GUEST_ID, GUEST_ID, GUEST_ID) < 0 ||
+        setresuid(AGENT_ID, GUEST_ID, AGENT_ID) < 0 || chdir(WORKSPACE) < 0)
+        return "become the agent";
+    if (setrlimit(RLIMIT_CORE, &no_core) < 0)
+        return "set the ceiling of core files";
+    return NULL;
+}
+
 /*
  * In a kernel of its own, as its first process and with its rights: set up what sandbox.c sets
  * up in the host's. Once the warm interpreter waits, one byte says so. What is read next is
@@ -1012,17 +1065,21 @@ static void boot(int count, char **arguments)
     char byte = '.';
 
     take_wire_from_streams();
+    open_own_process();
     if (count - 4 > MOST_MODULES)
         wire_die("too many modules");
     failed = confine_scratch(strtoull(arguments[2], NULL, 10), strtoull(arguments[3], NULL, 10),
                              GUEST_ID);
     if (!failed)
+        failed = hide_kernel();
+    if (!failed)
         failed = confine_bounding_set();
-    if (!failed && (setgroups(0, NULL) < 0 || setresgid(GUEST_ID, GUEST_ID, GUEST_ID) < 0 ||
-                    setresuid(GUEST_ID, GUEST_ID, GUEST_ID) < 0 || chdir(WORKSPACE) < 0))
-        failed = "become the guest";
+    if (!failed)
+        failed = become_agent();
     if (!failed)
         failed = confine_rights();
+    if (!failed)
+        failed = filter_load();
     if (failed) {
         char text[256];
 
@@ -1074,9 +1131,11 @@ int main(int count, char **arguments)
                                  .result = FIRST_PARKED + 5};
     }
     /* Now only: the fixed numbers are taken. */
+    if (!boots)
+        open_own_process();
     child = signalfd(-1, &children, SFD_NONBLOCK | SFD_CLOEXEC);
     prctl(PR_SET_DUMPABLE, 0);
-    receipt_add(&json);
+    receipt_add(&json, own_process);
     if (!boots)
         await_parked();
     if (json.overflow)

@@ -12,9 +12,9 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-static size_t read_file(const char *path, char *text, size_t size)
+static size_t read_file(int folder, const char *path, char *text, size_t size)
 {
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const int file = openat(folder, path, O_RDONLY | O_CLOEXEC);
     size_t length = 0;
     ssize_t count;
 
@@ -26,22 +26,22 @@ static size_t read_file(const char *path, char *text, size_t size)
     return length;
 }
 
-static void add_file(struct json *json, const char *name, const char *path)
+static void add_file(struct json *json, const char *name, int folder, const char *path)
 {
     char text[1024];
 
     json_add(json, "\"%s\":", name);
-    json_add_string(json, text, read_file(path, text, sizeof text));
+    json_add_string(json, text, read_file(folder, path, text, sizeof text));
     json_add(json, ",");
 }
 
 /* Of each mount its place, its flags and its file system: the rest tells of the host. */
-static void add_mounts(struct json *json)
+static void add_mounts(struct json *json, int process)
 {
     static char text[65536], kept[8192];
     size_t used = 0;
 
-    text[read_file("/proc/self/mountinfo", text, sizeof text - 1)] = '\0';
+    text[read_file(process, "mountinfo", text, sizeof text - 1)] = '\0';
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
         char place[256], flags[128], kind[64];
         const char *after = strstr(line, " - ");
@@ -59,11 +59,11 @@ static void add_mounts(struct json *json)
 }
 
 /* The lines of /proc/self/status that tell ids, capabilities, no_new_privs and the filter. */
-static void add_status(struct json *json)
+static void add_status(struct json *json, int process)
 {
     static const char *const wanted[] = {"Uid:", "Gid:", "Cap", "NoNewPrivs:", "Seccomp:"};
     char text[8192], kept[1024];
-    size_t length = read_file("/proc/self/status", text, sizeof text - 1), used = 0;
+    size_t length = read_file(process, "status", text, sizeof text - 1), used = 0;
 
     text[length] = '\0';
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
@@ -110,16 +110,16 @@ static long open_for(const char *path, int flags)
     return file;
 }
 
-void receipt_add(struct json *json)
+void receipt_add(struct json *json, int process)
 {
     struct utsname name;
     cpu_set_t cpus;
 
     json_add(json, "{\"version\":1,\"receipt\":{");
-    add_status(json);
-    add_file(json, "uid_map", "/proc/self/uid_map");
-    add_mounts(json);
-    add_file(json, "devices", "/proc/self/net/dev");
+    add_status(json, process);
+    add_file(json, "uid_map", process, "uid_map");
+    add_mounts(json, process);
+    add_file(json, "devices", process, "net/dev");
     add_attempt(json, "connect", connect_out());
     add_attempt(json, "write", open_for("/usr/.stockade-receipt", O_WRONLY | O_CREAT));
     add_attempt(json, "agent_memory", open_for("/proc/1/mem", O_RDONLY));

@@ -5,6 +5,6 @@
 #include "json.h"
 
 /* Adds {"version": 1, "receipt": {...}}. */
-void receipt_add(struct json *json);
+void receipt_add(struct json *json, int process);
 
 #endif

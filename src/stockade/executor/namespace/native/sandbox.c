@@ -2,15 +2,13 @@
 #define _GNU_SOURCE
 #include "sandbox.h"
 #include "confine.h"
+#include "filter.h"
 #include "park.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
 #include <linux/sched.h>
-#include <linux/seccomp.h>
 #include <linux/securebits.h>
 #include <net/if.h>
 #include <sched.h>
@@ -29,14 +27,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#if defined(__x86_64__)
-#include "seccomp_x86_64.h"
-#elif defined(__aarch64__)
-#include "seccomp_aarch64.h"
-#else
-#error "no seccomp filter for this architecture"
-#endif
 
 /* Where a set-up failure is told; moves when the descriptors are laid out. */
 static int report_to;
@@ -226,17 +216,6 @@ static void lay_out_descriptors(const struct stockade_sandbox *sandbox)
     MUST(syscall(SYS_close_range, FIRST_DOOR + sandbox->doors, ~0U, 0), "close_range");
 }
 
-/* Property: of the kernel's calls only the reviewed ones can be made: seccomp/policy.py. */
-static void load_filter(void)
-{
-    const struct sock_fprog program = {
-        .len = sizeof seccomp_filter / sizeof seccomp_filter[0],
-        .filter = (struct sock_filter *)seccomp_filter,
-    };
-
-    MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), "load the seccomp filter");
-}
-
 static void set_up(const struct stockade_sandbox *sandbox)
 {
     const struct stockade_request *wanted = sandbox->wanted;
@@ -254,7 +233,7 @@ static void set_up(const struct stockade_sandbox *sandbox)
     CONFINE(confine_bounding_set());
     CONFINE(confine_rights());
     lay_out_descriptors(sandbox);
-    load_filter();
+    CONFINE(filter_load());
 }
 
 /*
