@@ -22,7 +22,7 @@ READY: Final = b"."
 # directfs: a sandbox restored with it could write through a mount that its bundle calls
 # read-only. overlay2: it would keep the guest's files on the host. exclusive: nothing else
 # writes to the image while the executor runs, so gVisor may remember what it has seen.
-_FLAGS: Final = (
+FLAGS: Final = (
     "--platform=systrap",
     "--network=none",
     "--overlay2=none",
@@ -155,7 +155,7 @@ class Runtime:
         state = self._folder / name
         # A plain user's runsc is root of nothing but the user namespace of its supervisor.
         user = () if os.geteuid() == 0 else ("--rootless",)
-        return [str(self._runsc.path), f"--root={state}", *_FLAGS, *user, *arguments, name]
+        return [str(self._runsc.path), f"--root={state}", *FLAGS, *user, *arguments, name]
 
     async def _start(
         self, name: str, arguments: Sequence[str], doors: Sequence[int], cpus: Sequence[int]
