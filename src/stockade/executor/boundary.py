@@ -26,6 +26,8 @@ class Boundary(Protocol):
     enforcement: Mapping[str, Enforcement]
     counts_processes: bool
     """Whether ``usage().processes_refused`` is counted on this machine."""
+    agent_processes: int
+    """How many processes of our own ``RLIMIT_NPROC`` counts beside the program's."""
 
     def set_ceilings(self, limits: Limits) -> None:
         """Set what may still be set of the ceilings: memory, processes."""
@@ -43,8 +45,13 @@ class Boundary(Protocol):
         """Kill everything inside, at once. Harmless when nothing is left."""
         ...
 
-    def stop(self) -> bool:
-        """``kill``; whether no process of it runs on, though the kernel may still clear away."""
+    @property
+    def stops_whole(self) -> bool:
+        """Whether after ``stop`` no process of it runs on, and ``usage`` misses nothing."""
+        ...
+
+    def stop(self) -> None:
+        """``kill``; where ``stops_whole`` what is left is the kernel's clearing away."""
         ...
 
     async def gone(self) -> None:

@@ -40,6 +40,9 @@ from stockade.port import (
 
 CONTROL, STDIN, STDOUT, STDERR, RESULT, SOURCE = range(6)
 SPAN: Final = 6
+# Flags of a program: docs/wire.md.
+_LAST: Final = 1
+_BRISK: Final = 2
 STOP_SECONDS: Final = 0.5
 """How long the agent may take to end a program before the whole sandbox is killed."""
 _CPU_CHECK_SECONDS: Final = 0.05
@@ -176,7 +179,9 @@ class ProgramExecution:
         if self._single or not self._sandbox.alive:
             # Of a program that ended by itself the agent has sent all, and its end last.
             by_itself = self._evidence.ended and self._evidence.stopped is None
-            if not (by_itself and self._sandbox.boundary.stop()):
+            if by_itself and self._sandbox.boundary.stops_whole:
+                self._sandbox.boundary.stop()
+            else:
                 await self._sandbox.end()
         usage = self._sandbox.boundary.usage()
         if self._started_at:
@@ -261,6 +266,7 @@ class ProgramExecution:
         kept = self._sandbox.boundary.enforcement
         per_process = kept.get("memory_bytes") is not Enforcement.ENFORCED
         uncounted = not self._sandbox.boundary.counts_processes
+        beside = self._sandbox.boundary.agent_processes
         specification: dict[str, object] = {
             "python": python,
             "argv": list(program.argv) if isinstance(program, Command) else None,
@@ -273,15 +279,16 @@ class ProgramExecution:
                 "file_bytes": limits.disk_bytes + MIB,
                 "data_bytes": limits.memory_bytes if per_process else None,
                 "cpu_seconds": math.ceil(limits.cpu_seconds) + 1,
-                # The agent is counted, too. Where a cgroup counts, this is a second net only.
-                "processes": limits.processes + (1 if uncounted else 1024),
+                # Where a cgroup counts, this is a second net only.
+                "processes": limits.processes + (beside if uncounted else 1024),
             },
         }
         last = self._single and not request.artefacts
+        flags = (_LAST if last else 0) | (_BRISK if last and self._sandbox.boundary.stops_whole else 0)
         terminal = request.terminal
         size = (terminal.rows, terminal.columns) if terminal else (0, 0)
         text = dump_object(specification)
-        return struct.pack("!BHHII", last, *size, len(text), source_length) + text
+        return struct.pack("!BHHII", flags, *size, len(text), source_length) + text
 
     async def _take_artefacts(self) -> tuple[list[Artefact], list[MissingArtefact]]:
         taken: list[Artefact] = []
@@ -530,7 +537,7 @@ class ProgramExecution:
                 peak_memory_bytes=evidence.peak_memory_bytes,
                 peak_processes=evidence.peak_processes,
                 disk_bytes=evidence.disk_used if evidence.disk_size else None,
-                inodes=evidence.inodes_used if evidence.disk_size else None,
+                inodes=evidence.inodes_used if evidence.inodes_size else None,
                 written_bytes=self._output_total + self._result_total,
             ),
             timings=Timings(*self._timings),

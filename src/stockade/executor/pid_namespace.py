@@ -14,6 +14,8 @@ from stockade.port import Enforcement, Limits, Tier
 class PidNamespaceBoundary:
     """The walls of one sandbox: a pid namespace, known by its pidfd, and its cgroups."""
 
+    agent_processes = 1  # the agent
+
     def __init__(
         self,
         tier: Tier,
@@ -80,10 +82,14 @@ class PidNamespaceBoundary:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def stop(self) -> bool:
-        """``kill``. The others die a little later than pid 1 is told to: wait for ``gone``."""
-        self.kill()
+    @property
+    def stops_whole(self) -> bool:
+        """The others die a little later than pid 1 is told to."""
         return False
+
+    def stop(self) -> None:
+        """``kill``."""
+        self.kill()
 
     async def gone(self) -> None:
         """Wait until pid 1 is dead, and so all others."""

@@ -40,6 +40,8 @@ class Run:
         self._source = b""
         self._code = 0
         self._on_failure: Callable[[], None] = _forget_ours
+        self.at_last: Callable[[int], None] | None = None
+        """Called with the exit code when all that a program can see is done."""
         self._main = _make_main()
         self.names: dict[str, Any] = self._main.__dict__
         _forget_ours()
@@ -111,6 +113,8 @@ class Run:
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
+        elif self.at_last is not None and os.getpid() == self._pid:
+            self.at_last(code)
         os._exit(code)
 
 

@@ -11,7 +11,6 @@ from stockade.executor.gvisor.state import StateFolder
 from stockade.executor.gvisor.tier import GvisorTier
 from stockade.executor.namespace.image import find_host_image
 from stockade.executor.sandbox import Profile
-from stockade.port import Unavailable
 
 
 async def open_gvisor(

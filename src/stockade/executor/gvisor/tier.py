@@ -29,6 +29,9 @@ _NO_CEILING: Final = 1 << 15
 class GvisorBoundary(PidNamespaceBoundary):
     """The walls of one sandbox: gVisor's kernel, in a pid namespace and cgroups of its own."""
 
+    # gVisor counts a process for the user that it was born to; the agent's was root.
+    agent_processes = 0
+
     def __init__(
         self,
         image: str,
@@ -65,16 +68,19 @@ class GvisorBoundary(PidNamespaceBoundary):
             oom_kills=usage.oom_kills,
         )
 
-    def stop(self) -> bool:
-        """SIGKILL to every process; where there is a cgroup to know them by, none runs on.
+    @property
+    def stops_whole(self) -> bool:
+        """Where there are cgroups to know every process by, and to count it."""
+        counted = (self.enforcement["memory_bytes"], self.enforcement["cpu_seconds"])
+        return all(kept is Enforcement.ENFORCED for kept in counted)
+
+    def stop(self) -> None:
+        """SIGKILL to every process.
 
         None can return to its own code, nor fork, with that signal pending. What is left is
         the kernel's: freeing a guest's memory takes it milliseconds.
         """
-        if self.enforcement["memory_bytes"] is Enforcement.ENFORCED:
-            self._cgroup.kill()
-            return True
-        return super().stop()
+        self._cgroup.kill()
 
     async def release(self) -> None:
         """Remove what runsc and the cgroups keep of it."""
