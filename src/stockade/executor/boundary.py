@@ -26,11 +26,13 @@ class Boundary(Protocol):
     enforcement: Mapping[str, Enforcement]
     counts_processes: bool
     """Whether ``usage().processes_refused`` is counted on this machine."""
-    agent_processes: int
-    """How many processes of our own ``RLIMIT_NPROC`` counts beside the program's."""
 
     def set_ceilings(self, limits: Limits) -> None:
         """Set what may still be set of the ceilings: memory, processes."""
+        ...
+
+    def process_rlimit(self, limits: Limits) -> int:
+        """The ``RLIMIT_NPROC`` for a program, by which it has as many processes as it may."""
         ...
 
     def watch_memory(self, callback: Callable[[], None]) -> None:

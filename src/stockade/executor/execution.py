@@ -265,8 +265,6 @@ class ProgramExecution:
             }
         kept = self._sandbox.boundary.enforcement
         per_process = kept.get("memory_bytes") is not Enforcement.ENFORCED
-        uncounted = not self._sandbox.boundary.counts_processes
-        beside = self._sandbox.boundary.agent_processes
         specification: dict[str, object] = {
             "python": python,
             "argv": list(program.argv) if isinstance(program, Command) else None,
@@ -279,8 +277,7 @@ class ProgramExecution:
                 "file_bytes": limits.disk_bytes + MIB,
                 "data_bytes": limits.memory_bytes if per_process else None,
                 "cpu_seconds": math.ceil(limits.cpu_seconds) + 1,
-                # Where a cgroup counts, this is a second net only.
-                "processes": limits.processes + (beside if uncounted else 1024),
+                "processes": self._sandbox.boundary.process_rlimit(limits),
             },
         }
         last = self._single and not request.artefacts

@@ -14,8 +14,6 @@ from stockade.port import Enforcement, Limits, Tier
 class PidNamespaceBoundary:
     """The walls of one sandbox: a pid namespace, known by its pidfd, and its cgroups."""
 
-    agent_processes = 1  # the agent
-
     def __init__(
         self,
         tier: Tier,
@@ -60,6 +58,10 @@ class PidNamespaceBoundary:
     def ceilings(self, limits: Limits) -> GuestCeilings:
         """What the cgroup is to keep of them."""
         return GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
+
+    def process_rlimit(self, limits: Limits) -> int:
+        """The agent is counted, too. Where a cgroup counts, this is a second net only."""
+        return limits.processes + (1024 if self.counts_processes else 1)
 
     def watch_memory(self, callback: Callable[[], None]) -> None:
         """Call back when the memory ceiling is hit."""

@@ -29,9 +29,6 @@ _NO_CEILING: Final = 1 << 15
 class GvisorBoundary(PidNamespaceBoundary):
     """The walls of one sandbox: gVisor's kernel, in a pid namespace and cgroups of its own."""
 
-    # gVisor counts a process for the user that it was born to; the agent's was root.
-    agent_processes = 0
-
     def __init__(
         self,
         image: str,
@@ -57,6 +54,10 @@ class GvisorBoundary(PidNamespaceBoundary):
     def ceilings(self, limits: Limits) -> GuestCeilings:
         """The guest's memory and the kernel's are one sum to the cgroup."""
         return GuestCeilings(limits.memory_bytes + KERNEL_BYTES, _NO_CEILING, limits.cpus)
+
+    def process_rlimit(self, limits: Limits) -> int:
+        """gVisor counts a process for the user it was born to: the first is the agent's."""
+        return limits.processes - 1
 
     def usage(self) -> BoundaryUsage:
         """The cgroup's counters; processes are known to the guest's kernel only."""
