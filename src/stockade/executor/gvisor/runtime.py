@@ -185,11 +185,13 @@ class Runtime:
                 start_new_session=True,
                 env={},
             )
-        except OSError as error:
+        except BaseException as error:
             ours.close()
             for descriptor in pipes:
                 os.close(descriptor)
-            raise Unavailable(f"runsc cannot be started: {error}") from error
+            if isinstance(error, OSError):
+                raise Unavailable(f"runsc cannot be started: {error}") from error
+            raise
         finally:
             theirs.close()
         os.close(guest_in)

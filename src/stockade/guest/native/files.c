@@ -24,6 +24,46 @@ const char *file_explain(int error)
     }
 }
 
+/*
+ * A folder that is no link to one, as a descriptor with O_PATH. It is opened as whatever it is
+ * and looked at then: gVisor's kernel follows a link where O_DIRECTORY is asked for, whether or
+ * not O_NOFOLLOW is.
+ */
+static int open_folder(int parent, const char *name)
+{
+    const int folder = openat(parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    struct stat status;
+    int error = 0;
+
+    if (folder < 0)
+        return -1;
+    if (fstat(folder, &status) < 0)
+        error = errno;
+    else if (!S_ISDIR(status.st_mode))
+        error = S_ISLNK(status.st_mode) ? ELOOP : ENOTDIR;
+    if (!error)
+        return folder;
+    close(folder);
+    errno = error;
+    return -1;
+}
+
+static int open_part(int parent, const char *name, int flags, unsigned mode)
+{
+    int folder, opened, error;
+
+    if (!(flags & O_DIRECTORY))
+        return openat(parent, name, flags | O_NOFOLLOW | O_CLOEXEC, mode);
+    folder = open_folder(parent, name);
+    if (folder < 0 || flags & O_PATH)
+        return folder;
+    opened = openat(folder, ".", flags | O_CLOEXEC);
+    error = errno;
+    close(folder);
+    errno = error;
+    return opened;
+}
+
 /* openat2(2) for a kernel that has none, as gVisor's: by each part of the path, no link taken. */
 static int open_by_parts(int root, const char *path, uint64_t flags, unsigned mode)
 {
@@ -42,9 +82,8 @@ static int open_by_parts(int root, const char *path, uint64_t flags, unsigned mo
             errno = strcmp(part, "..") == 0 ? EXDEV : 0;
         }
         if (errno == 0)
-            opened = openat(folder, part,
-                            (last ? (int)flags : O_PATH | O_DIRECTORY) | O_NOFOLLOW | O_CLOEXEC,
-                            last ? mode : 0);
+            opened = open_part(folder, part, last ? (int)flags : O_PATH | O_DIRECTORY,
+                               last ? mode : 0);
         error = errno;
         close(folder);
         errno = error;
