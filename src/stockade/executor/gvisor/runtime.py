@@ -32,6 +32,11 @@ FLAGS: Final = (
 )
 
 
+# runsc starts itself several times; more than one processor costs each start more than it
+# gains. The guest's kernel then sets the number of its own.
+_ENVIRONMENT: Final = {"GOMAXPROCS": "1"}
+
+
 class Guest:
     """One process tree of runsc's: a kernel, the agent in it, and the two pipes to that."""
 
@@ -133,7 +138,9 @@ class Runtime:
     async def checkpoint(self, name: str, snapshot: Path) -> None:
         """Save a guest, which ends, into an empty folder. Raises Unavailable."""
         process = await asyncio.create_subprocess_exec(
-            *self._command(name, ["checkpoint", "-image-path", str(snapshot)]),
+            *self._command(
+                name, ["checkpoint", "-compression", "none", "-image-path", str(snapshot)]
+            ),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -183,7 +190,7 @@ class Runtime:
                 stderr=asyncio.subprocess.PIPE,
                 pass_fds=(theirs.fileno(), *doors),
                 start_new_session=True,
-                env={},
+                env=_ENVIRONMENT,
             )
         except BaseException as error:
             ours.close()
