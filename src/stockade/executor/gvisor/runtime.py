@@ -54,8 +54,7 @@ class Guest:
     @property
     def words(self) -> str:
         """What runsc said on standard error: the last of it, on one line."""
-        text = self._words.decode("utf-8", "replace")
-        return "".join(c if c.isprintable() else " " for c in text)[-500:].strip()
+        return _on_one_line(self._words)
 
     async def last_words(self) -> str:
         """The same, when it is ending: its words come a little after its end."""
@@ -99,9 +98,7 @@ class Guest:
 
     async def _listen(self) -> None:
         assert self._process.stderr is not None
-        while data := await self._process.stderr.read(4096):
-            self._words += data
-            del self._words[:-_MOST_WORDS]
+        await _keep_the_last(self._process.stderr, self._words)
 
 
 class Runtime:
@@ -146,17 +143,24 @@ class Runtime:
             stderr=asyncio.subprocess.PIPE,
             env={},
         )
+        assert process.stderr is not None
+        words = bytearray()
         try:
             async with asyncio.timeout(CHECKPOINT_SECONDS):
-                _, words = await process.communicate()
-        except BaseException:
+                await _keep_the_last(process.stderr, words)
+                code = await process.wait()
+        except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+            if isinstance(error, TimeoutError):
+                raise Unavailable(
+                    f"runsc did not save the warm guest within {CHECKPOINT_SECONDS:g} s: "
+                    f"{_on_one_line(words)}"
+                ) from None
             raise
-        if process.returncode != 0:
-            said = words.decode("utf-8", "replace")[-500:].strip()
-            raise Unavailable(f"runsc could not save the warm guest: {said}")
+        if code != 0:
+            raise Unavailable(f"runsc could not save the warm guest: {_on_one_line(words)}")
 
     def _command(self, name: str, arguments: Sequence[str]) -> list[str]:
         state = self._folder / name
@@ -215,16 +219,33 @@ class Runtime:
                 raise Unavailable(f"the supervisor of a guest did not start: {words}")
             guest.pidfd = descriptors[0]
             os.set_inheritable(guest.pidfd, False)
-        except BaseException:
+        except BaseException as error:
             # The supervisor's end is the end of all that it started.
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             guest.close()
             await asyncio.shield(guest.ended())
+            if isinstance(error, OSError):
+                why = (
+                    f"no word in {START_SECONDS:g} s" if isinstance(error, TimeoutError) else error
+                )
+                raise Unavailable(f"the supervisor of a guest did not start: {why}") from None
             raise
         finally:
             ours.close()
         return guest
+
+
+async def _keep_the_last(stream: asyncio.StreamReader, words: bytearray) -> None:
+    """Read it to its end, however much comes."""
+    while data := await stream.read(4096):
+        words += data
+        del words[:-_MOST_WORDS]
+
+
+def _on_one_line(words: bytearray) -> str:
+    text = words.decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else " " for c in text)[-500:].strip()
 
 
 async def _readable(descriptor: int) -> None:

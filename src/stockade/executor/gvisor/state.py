@@ -1,10 +1,12 @@
 """The executor's folder for what runsc keeps in files, and what dead executors left of theirs."""
 
+import contextlib
 import fcntl
 import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +26,10 @@ class StateFolder:
         """Make it. Raises :class:`~stockade.port.Unavailable`."""
         try:
             parent = _parent()
-            _remove_dead(parent)
-            self.path = Path(tempfile.mkdtemp(prefix="x", dir=parent))
-            self._lock = _try_to_lock(self.path)
+            with _locked(parent):
+                _remove_dead(parent)
+                self.path = Path(tempfile.mkdtemp(prefix="x", dir=parent))
+                self._lock = _try_to_lock(self.path)
         except OSError as error:
             raise Unavailable(f"no folder for runsc's files: {error}") from error
         if self._lock is None:
@@ -54,6 +57,17 @@ def _parent() -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(f"{parent} is not a folder of this user's alone; remove it")
     return parent
+
+
+@contextlib.contextmanager
+def _locked(parent: Path) -> Iterator[None]:
+    """One executor at a time: a folder that was made and not yet locked looks like a dead one's."""
+    descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _try_to_lock(folder: Path) -> int | None:

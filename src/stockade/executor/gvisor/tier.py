@@ -17,7 +17,7 @@ from stockade.executor.link import Link
 from stockade.executor.namespace.image import HostImage
 from stockade.executor.pid_namespace import PidNamespaceBoundary
 from stockade.executor.sandbox import Profile, Sandbox
-from stockade.port import MIB, Enforcement, Limits, Tier, Unavailable
+from stockade.port import MIB, Enforcement, Limits, SandboxLost, Tier, Unavailable
 
 HELLO_SECONDS: Final = 60.0
 KERNEL_BYTES: Final = 64 * MIB
@@ -217,9 +217,12 @@ class GvisorTier:
 
     async def _check_receipt(self, link: Link, guest: Guest, cpus: int | None) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.call_later(HELLO_SECONDS, link.fail, f"no word of it; {guest.words}")
+        deadline = loop.call_later(HELLO_SECONDS, link.fail, f"no word in {HELLO_SECONDS:g} s")
         try:
             hello = await link.hello
+        except SandboxLost as error:
+            words = await guest.last_words()
+            raise SandboxLost(f"{error}; runsc: {words}" if words else str(error)) from None
         finally:
             deadline.cancel()
         receipt = hello["receipt"]

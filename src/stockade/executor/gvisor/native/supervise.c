@@ -160,8 +160,10 @@ int main(int count, char **arguments)
             if (write(number, "0", 1) != 1)
                 fail("enter the cgroup");
             close(number);
-        } else if (strcmp(arguments[i], "--cpu") == 0) {
+        } else if (strcmp(arguments[i], "--cpu") == 0 && number < CPU_SETSIZE) {
             CPU_SET(number, &cpus);
+        } else {
+            break;
         }
     }
     if (i + 1 >= count || strcmp(arguments[i], "--") != 0 || parent < 0 || control < 0) {
