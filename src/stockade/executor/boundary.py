@@ -31,6 +31,10 @@ class Boundary(Protocol):
         """Set what may still be set of the ceilings: memory, processes."""
         ...
 
+    def cpu_rlimit(self, limits: Limits) -> int | None:
+        """RLIMIT_CPU of a program, a second net of seconds; ``None``: none."""
+        ...
+
     def process_rlimit(self, limits: Limits) -> int:
         """The ``RLIMIT_NPROC`` for a program, by which it has as many processes as it may."""
         ...

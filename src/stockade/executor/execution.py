@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import math
 import signal
 import struct
 import time
@@ -276,7 +275,7 @@ class ProgramExecution:
                 # what has no other bound without cgroups, such as memfd_create(2).
                 "file_bytes": limits.disk_bytes + MIB,
                 "data_bytes": limits.memory_bytes if per_process else None,
-                "cpu_seconds": math.ceil(limits.cpu_seconds) + 1,
+                "cpu_seconds": self._sandbox.boundary.cpu_rlimit(limits),
                 "processes": self._sandbox.boundary.process_rlimit(limits),
             },
         }

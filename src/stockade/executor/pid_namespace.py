@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -58,6 +59,10 @@ class PidNamespaceBoundary:
     def ceilings(self, limits: Limits) -> GuestCeilings:
         """What the cgroup is to keep of them."""
         return GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
+
+    def cpu_rlimit(self, limits: Limits) -> int | None:
+        """For each process; the host's count of all of them strikes first."""
+        return math.ceil(limits.cpu_seconds) + 1
 
     def process_rlimit(self, limits: Limits) -> int:
         """The agent is counted, too. Where a cgroup counts, this is a second net only."""

@@ -55,6 +55,12 @@ class GvisorBoundary(PidNamespaceBoundary):
         """The guest's memory and the kernel's are one sum to the cgroup."""
         return GuestCeilings(limits.memory_bytes + KERNEL_BYTES, _NO_CEILING, limits.cpus)
 
+    def cpu_rlimit(self, limits: Limits) -> int | None:
+        """None where the host counts: gVisor's clock counts waiting for a CPU of the host's, too."""
+        if self.enforcement["cpu_seconds"] is Enforcement.ENFORCED:
+            return None
+        return super().cpu_rlimit(limits)
+
     def process_rlimit(self, limits: Limits) -> int:
         """gVisor counts a process for the user it was born to: the first is the agent's."""
         return limits.processes - 1
