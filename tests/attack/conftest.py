@@ -1,4 +1,4 @@
-"""One stage for all tests of the battery."""
+"""One stage for each tier, for all tests of the battery."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,12 +7,15 @@ import pytest
 from tests.attack.stage import Stage
 
 from stockade.cli.attack.host_checks import Traces
+from stockade.port import Tier
 
 
 @pytest.fixture(scope="session")
-def stage() -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     loop = asyncio.new_event_loop()
-    stage = Stage(loop, Traces.now())
+    tier = request.param
+    assert isinstance(tier, Tier)
+    stage = Stage(loop, Traces.now(), tier)
     yield stage
     stage.close()
     loop.run_until_complete(loop.shutdown_default_executor())

@@ -20,6 +20,7 @@ class Stage:
 
     loop: asyncio.AbstractEventLoop
     before: Traces
+    tier: Tier
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     opened: Arena | None = None
 
@@ -27,9 +28,7 @@ class Stage:
         async def with_arena() -> T:
             if self.opened is None:
                 self.opened = await self.stack.enter_async_context(
-                    open_arena(
-                        lambda: open_local(warm=False, tiers={Tier.NAMESPACE}), Tier.NAMESPACE
-                    )
+                    open_arena(lambda: open_local(warm=False, tiers={self.tier}), self.tier)
                 )
             return await work(self.opened)
 

@@ -9,7 +9,7 @@ import pytest
 from stockade.cli.attack.battery import BATTERY
 from stockade.cli.attack.drive import alone
 from stockade.cli.attack.judge import inapplicable, judge, read_report
-from stockade.cli.attack.model import SMALL, Attack, Observed, Ruling
+from stockade.cli.attack.model import SMALL, Attack, Difference, Observed, Ruling
 from stockade.port import (
     Artefact,
     Captured,
@@ -18,6 +18,7 @@ from stockade.port import (
     LimitHit,
     MissingArtefact,
     Outcome,
+    Tier,
     Usage,
 )
 
@@ -100,6 +101,29 @@ def test_a_resource_ends_at_its_limit(reached: int, hit: str | None, ruling: Rul
         usage=Usage(),
     )
     assert judge(attack, Observed([execution])).ruling is ruling
+
+
+def test_what_the_record_shows_as_used_has_its_bound_too() -> None:
+    attack = replace(ATTACK, attempts=0, limit="cpu_seconds", most_used=1.0)
+    for used, ruling in ((0.9, Ruling.HELD), (1.1, Ruling.BROKEN)):
+        execution = Execution(Outcome.OK, "", limit=LimitHit("cpu_seconds", 0.5, used))
+        assert judge(attack, Observed([execution])).ruling is ruling
+
+
+def test_a_difference_of_a_tier_is_applied_there_alone_and_told() -> None:
+    differs = {Tier.GVISOR: Difference("another kernel", {"attempts": 3})}
+    attack = replace(ATTACK, differs=differs)
+    assert judge(attack.in_tier(Tier.NAMESPACE), Observed([GOOD])).stopped_by == "EPERM (2)"
+    verdict = judge(attack.in_tier(Tier.GVISOR), Observed([GOOD]))
+    assert verdict.ruling is Ruling.BROKEN
+    assert verdict.stopped_by == "EPERM (2); another kernel"
+
+
+def test_a_difference_leaves_an_attack_with_a_judge() -> None:
+    for attack in BATTERY:
+        for tier, difference in attack.differs.items():
+            assert difference.why
+            assert attack.in_tier(tier).outcomes
 
 
 def test_foreign_lines_are_no_report() -> None:

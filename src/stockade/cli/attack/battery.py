@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from stockade.cli.attack import wire
 from stockade.cli.attack.drive import alone, cancelled, fetched, hurried, pair, unread
-from stockade.cli.attack.model import SMALL, Attack
-from stockade.port import MIB, Outcome, TerminalSize
+from stockade.cli.attack.model import SMALL, Attack, Difference
+from stockade.executor.gvisor.tier import KERNEL_BYTES
+from stockade.port import MIB, Outcome, TerminalSize, Tier
 
 _OK = frozenset({Outcome.OK})
 _CLOCK = frozenset({Outcome.WALL_CLOCK})
@@ -22,6 +23,17 @@ _NAMES = (
 )  # fmt: skip
 
 
+def _in_gvisor(why: str, **changes: object) -> dict[Tier, Difference]:
+    return {Tier.GVISOR: Difference(why, changes)}
+
+
+def _with_its_kernel(memory_bytes: int) -> dict[Tier, Difference]:
+    return _in_gvisor(
+        f"one ceiling for the guest and gVisor's kernel, which is given {KERNEL_BYTES >> 20} MiB",
+        most=memory_bytes + KERNEL_BYTES,
+    )
+
+
 def _bytes(name: str) -> bytes:
     return b"content of " + name.encode("utf-8", "surrogateescape")
 
@@ -32,6 +44,10 @@ _PROGRAMS: tuple[Attack, ...] = (
         "fork-bomb", (25, 69), "forks without end, in every process",
         frozenset({Outcome.WALL_CLOCK, Outcome.PROCESSES}), alone, "fork_bomb",
         limits=replace(SMALL, wall_seconds=2), most=SMALL.processes + 2,
+        differs=_in_gvisor(
+            "what gVisor's kernel needs for processes is memory of the guest's",
+            outcomes=frozenset({Outcome.WALL_CLOCK, Outcome.PROCESSES, Outcome.MEMORY}),
+        ),
     ),
     Attack(
         "zombies", (69,), "leaves 10,000 dead children unburied",
@@ -42,7 +58,8 @@ _PROGRAMS: tuple[Attack, ...] = (
         "spin", (68,), "computes without end, in two processes",
         frozenset({Outcome.CPU_TIME}), alone, "spin",
         limits=replace(SMALL, wall_seconds=3, cpu_seconds=0.5), limit="cpu_seconds", most=0.8,
-        enforced="cpu_seconds",
+        most_used=0.8, enforced="cpu_seconds",
+        differs=_in_gvisor("the host's clock counts, not that of gVisor's kernel", most=None),
     ),
     Attack(
         "sleep", (70,), "sleeps past its deadline", _CLOCK, alone, "sleep",
@@ -64,28 +81,35 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "priority", (68,), "asks for real-time and other priorities, and slows the agent down",
         _OK, alone, "priority", attempts=9,
+        differs=_in_gvisor(
+            "a nice value is a number of gVisor's kernel, which the host's never hears of",
+            attempts=8,
+        ),
     ),
     # Memory.
     Attack(
         "memory-one-process", (67,), "one process fills memory",
         frozenset({Outcome.MEMORY}), alone, "memory_one_process",
         limit="memory_bytes", most=SMALL.memory_bytes, enforced="memory_bytes",
+        differs=_with_its_kernel(SMALL.memory_bytes),
     ),
     Attack(
         "memory-many-processes", (67,), "eight processes fill memory, each below the ceiling",
         frozenset({Outcome.MEMORY}), alone, "memory_many_processes",
         limit="memory_bytes", most=SMALL.memory_bytes, enforced="memory_bytes",
+        differs=_with_its_kernel(SMALL.memory_bytes),
     ),
     Attack(
         "memory-memfd", (67,), "fills files without a name",
         frozenset({Outcome.MEMORY}), alone, "memory_memfd",
         limit="memory_bytes", most=SMALL.memory_bytes, enforced="memory_bytes",
+        differs=_with_its_kernel(SMALL.memory_bytes),
     ),
     Attack(
         "memory-kernel", (67,), "fills the buffers of sockets and pipes",
         frozenset({Outcome.MEMORY, Outcome.OK, Outcome.OPEN_FILES}), alone, "memory_kernel",
         limits=replace(SMALL, open_files=1024, memory_bytes=48 * MIB), most=48 * MIB,
-        enforced="memory_bytes",
+        enforced="memory_bytes", differs=_with_its_kernel(48 * MIB),
     ),
     Attack(
         "sysv-ipc", (19,), "makes shared memory, semaphores and queues that outlive it",
@@ -105,7 +129,13 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "inode-fill", (39,), "makes empty files without end",
         frozenset({Outcome.INODES}), alone, "inode_fill",
-        limits=replace(SMALL, inodes=1000), limit="inodes", most=1000,
+        ("3000",), limits=replace(SMALL, inodes=1000), limit="inodes", most=1000,
+        differs=_in_gvisor(
+            "gVisor counts no inodes; they are memory of its kernel, which is counted",
+            outcomes=frozenset({Outcome.MEMORY, Outcome.WALL_CLOCK}),
+            arguments=("10000000",), limits=replace(SMALL, memory_bytes=32 * MIB),
+            limit="", most=None, watched="how it ends",
+        ),
     ),
     Attack(
         "open-files", (40,), "opens files without end",
@@ -149,6 +179,7 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "limits-of-agent", (12,), "sets the agent's limits, and lifts its own",
         _OK, alone, "limits_of_agent", attempts=9,
+        differs=_in_gvisor("the host counts CPU time: there is no RLIMIT_CPU", attempts=8),
     ),
     Attack(
         "signal-host", (24,), "signals processes of the host by their numbers",
@@ -174,6 +205,7 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "kernel-files", (7, 23), "reads and sets what the kernel tells of the host",
         _OK, alone, "kernel_files", attempts=40,
+        differs=_in_gvisor("what can be read, gVisor's kernel tells of itself"),
     ),
     Attack(
         "host-names", (2, 23), "looks for paths and process numbers of the host",
@@ -230,6 +262,7 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "set-id", (21, 22), "gains rights by set-id programs, capabilities or ids",
         _OK, alone, "set_id", attempts=18,
+        differs=_in_gvisor("ids are those of gVisor's kernel, none the host's", attempts=16),
     ),
     Attack(
         "core-dump", (7,), "crashes, for a core file or the host's handler",

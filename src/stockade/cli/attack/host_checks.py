@@ -9,6 +9,7 @@ import secrets
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,9 +45,13 @@ class HostWatch:
         if not self._digests:
             self._digests = self._digest()
 
-    def know_processes(self) -> None:
+    async def know_processes(self) -> None:
         """Note which processes the executor has while no sandbox lives."""
-        self.baseline = _descendants()
+        # The last one's may still be on their way out.
+        self.baseline, before = _descendants(), set[int]()
+        while self.baseline != before:
+            await asyncio.sleep(0.1)
+            self.baseline, before = _descendants(), self.baseline
         own = os.geteuid()
         ids = {uid for pid in self.baseline if (uid := _uid(pid)) not in (None, own)}
         if ids:
@@ -138,6 +143,8 @@ async def watch_host() -> AsyncIterator[HostWatch]:
             host_pids=[pid for pid in (os.getpid(), os.getppid()) if pid > 50],
             agent_folder="/opt/stockade",
             plain_user=os.geteuid() != 0,
+            uptime=time.clock_gettime(time.CLOCK_BOOTTIME),
+            kernel_says=_kernel_says(),
             names=[str(Path(stockade.__file__).parent), f"stockade-{os.getpid()}-"],
         )
         try:
@@ -145,6 +152,16 @@ async def watch_host() -> AsyncIterator[HostWatch]:
         finally:
             del os.environ["STOCKADE_ATTACK_CANARY"]
             shutil.rmtree(folder)
+
+
+def _kernel_says() -> dict[str, str]:
+    """Digests of what the host's kernel tells of itself, for a guest to compare its own with."""
+    paths = ("cmdline", "version", "sys/kernel/random/boot_id", "sys/kernel/hostname")
+    found = {}
+    for path in (Path("/proc", name) for name in paths):
+        with contextlib.suppress(OSError):
+            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
 def _make_secret(text: str) -> Path:

@@ -63,6 +63,9 @@ def breaches(attack: Attack, observed: Observed) -> list[str]:
         found += [f"{what}: {answer}" for what, answer, held in report.attempts if not held]
         if attack.most is not None and report.reached > attack.most:
             found.append(f"reached {report.reached:g}, where {attack.most:g} is the most")
+        hit = execution.limit
+        if attack.most_used is not None and hit is not None and (hit.used or 0) > attack.most_used:
+            found.append(f"used {hit.used:g}, where {attack.most_used:g} is the most")
         written = execution.stdout.total + execution.stderr.total
         if written > attack.limits.output_bytes:
             found.append(f"{written} bytes of output came through")
@@ -113,10 +116,10 @@ def judge(attack: Attack, observed: Observed) -> Verdict:
     """The ruling: held only where nothing got through and all is as it must be."""
     problems = [*breaches(attack, observed), *_mismatches(attack, observed)]
     ruling = Ruling.BROKEN if problems else Ruling.HELD
-    return Verdict(attack, ruling, _stopped_by(observed), tuple(problems), observed.seconds)
+    return Verdict(attack, ruling, _stopped_by(attack, observed), tuple(problems), observed.seconds)
 
 
-def _stopped_by(observed: Observed) -> str:
+def _stopped_by(attack: Attack, observed: Observed) -> str:
     last = observed.executions[-1]
     parts = []
     if last.outcome not in (Outcome.OK, Outcome.NONZERO_EXIT):
@@ -129,4 +132,6 @@ def _stopped_by(observed: Observed) -> str:
         parts.append(f"{others} checks of what is there")
     reasons = Counter(missing.reason for missing in last.missing_artefacts)
     parts += [f"{reason} ({count})" for reason, count in sorted(reasons.items())]
+    if attack.because:
+        parts.append(attack.because)
     return "; ".join(parts) or "ended with the sandbox"

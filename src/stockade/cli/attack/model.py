@@ -1,10 +1,19 @@
 """What an attack is, where it is staged, and what was seen of it. Data only."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
-from stockade.port import MIB, Execution, ExecutionEnvironment, Limits, Outcome, TerminalSize
+from stockade.port import (
+    MIB,
+    Execution,
+    ExecutionEnvironment,
+    Limits,
+    Outcome,
+    TerminalSize,
+    Tier,
+)
 
 SMALL = Limits(
     wall_seconds=10,
@@ -47,6 +56,16 @@ Drive = Callable[[Scene, "Attack"], Awaitable[Observed]]
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """How an attack is made and judged in one tier, where that is not as in the others."""
+
+    why: str
+    """What stops it there. It is shown with the verdict."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the attack."""
+
+
+@dataclass(frozen=True, slots=True)
 class Attack:
     """One row of the battery, with all that its judge needs."""
 
@@ -69,6 +88,8 @@ class Attack:
     """The fewest attempts that the program must report; each of them must have been refused."""
     most: float | None = None
     """The most that may be reached of what the program uses up."""
+    most_used: float | None = None
+    """The most of ``limit`` that the record may show as used."""
     exit_code: int | None = None
     artefacts: tuple[str, ...] = ()
     come_out: Mapping[str, bytes] = field(default_factory=dict)
@@ -81,11 +102,21 @@ class Attack:
     """Where the attack exists at all; empty for every machine."""
     no_control: str = ""
     """Why the attack is not shown to work without the boundary."""
+    differs: Mapping[Tier, Difference] = field(default_factory=dict)
+    because: str = ""
+    """The difference that was applied."""
 
     def __post_init__(self) -> None:
         judged = self.attempts, self.most is not None, self.limit, self.artefacts, self.watched
         if not self.outcomes or not any(judged):
             raise ValueError(f"the attack {self.name!r} has no judge")
+
+    def in_tier(self, tier: Tier) -> "Attack":
+        """The attack as it is made and judged there."""
+        difference = self.differs.get(tier)
+        if difference is None:
+            return self
+        return replace(self, **difference.changes, because=difference.why, differs={})
 
 
 class Ruling(StrEnum):

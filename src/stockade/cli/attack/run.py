@@ -26,15 +26,17 @@ class Arena:
     environment: ExecutionEnvironment
     watch: HostWatch
     kept: dict[str, Enforcement]
+    tier: Tier
 
     async def attack(self, attack: Attack) -> Verdict:
         """Try one attack. Whatever goes wrong is a verdict."""
+        attack = attack.in_tier(self.tier)
         reason = inapplicable(attack, self.kept)
         if reason:
             return Verdict(attack, Ruling.NOT_APPLICABLE, reason)
         self.watch.arm()
         began = time.monotonic()
-        scene = Scene(self.environment, self.watch.facts)
+        scene = Scene(self.environment, {**self.watch.facts, "tier": self.tier.value})
         try:
             observed = await attack.drive(scene, attack)
         except (StockadeError, OSError, TimeoutError, AssertionError) as error:
@@ -57,8 +59,8 @@ async def open_arena(
         _require_ok(first)
         if first.tier is not tier:
             raise StockadeError(f"the environment has {first.tier}, and not {tier}, to attack")
-        watch.know_processes()
-        yield Arena(environment, watch, dict(first.enforcement))
+        await watch.know_processes()
+        yield Arena(environment, watch, dict(first.enforcement), tier)
 
 
 async def all_of(arena: Arena, attacks: Iterable[Attack]) -> AsyncIterator[Verdict]:

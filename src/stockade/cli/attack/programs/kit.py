@@ -13,6 +13,7 @@ FACTS: Dict[str, Any] = json.loads(os.environ.get("STOCKADE_ATTACK", "{}"))
 REPORT: int = FACTS.get("report", 3)
 CONTROL: bool = FACTS.get("control", False)
 VICTIM: int = FACTS.get("victim", 1)
+GVISOR: bool = FACTS.get("tier") == "gvisor"
 
 # Answers of a wall. Any other, such as EINVAL or EFAULT, says that the attempt was made wrongly.
 _WALL = {
@@ -20,6 +21,9 @@ _WALL = {
     errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ECONNREFUSED, errno.ENETUNREACH,
     errno.ENODEV, errno.ENXIO,
 }  # fmt: skip
+if GVISOR:
+    # Its network has no route out, and names that with this number.
+    _WALL.add(errno.EHOSTUNREACH)
 
 # x86-64, aarch64 (asm/unistd_64.h, asm-generic/unistd.h).
 _NUMBERS: Dict[str, Tuple[int, int]] = {

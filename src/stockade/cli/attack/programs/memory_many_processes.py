@@ -15,15 +15,15 @@ def attack() -> None:
 
     def take(index: int) -> None:
         held = []
-        for count in range(1, EACH // 4 + 1):
-            held.append(bytearray(b"x") * (4 * MIB))
-            struct.pack_into("Q", shared, index * 8, count * 4 * MIB)
-            time.sleep(0.01)
+        for count in range(1, EACH // 2 + 1):
+            held.append(bytearray(b"x") * (2 * MIB))
+            struct.pack_into("Q", shared, index * 8, count * 2 * MIB)
+            time.sleep(0.1)  # the report of it is to get out
         time.sleep(5)
 
     children(8, take)
-    for _ in range(30):
-        time.sleep(0.05)
+    for _ in range(150):
+        time.sleep(0.02)
         reached(sum(struct.unpack_from("8Q", shared)))
 
 

@@ -6,7 +6,7 @@ import struct
 
 from stockade.cli.attack.programs.kit import expect, refused, run
 
-TIOCSTI, TIOCLINUX, TIOCSETD, TIOCGSID = 0x5412, 0x541C, 0x5423, 0x5429
+TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 
 
 def attack() -> None:
@@ -24,8 +24,7 @@ def attack() -> None:
 
 
 def _session(descriptor: int) -> int:
-    answer = fcntl.ioctl(descriptor, TIOCGSID, bytes(4))
-    return int(struct.unpack("i", answer)[0])
+    return os.getsid(os.tcgetpgrp(descriptor))
 
 
 def _others(number: int) -> "list[str]":

@@ -1,6 +1,7 @@
 """Takes over the agent and a sibling: ptrace, their memory, their descriptors."""
 
 import ctypes
+import errno
 import os
 import time
 
@@ -19,13 +20,22 @@ def attack() -> None:
         for call in ("process_vm_readv", "process_vm_writev"):
             refuses(call, pid, local, 1, local, 1, 0)
         refuses("kcmp", os.getpid(), pid, 0, 0, 0)
-        handle = syscall("pidfd_open", pid, 0)
-        refuses("pidfd_getfd", handle, 0, 0)
+        refuses("pidfd_getfd", _handle(pid), 0, 0)
     # A sibling's memory belongs to the same user; the agent's does not open.
     for name in ("mem", "maps", "environ", "root", "cwd", "exe", "fd", "auxv", "stack", "syscall"):
         path = "/proc/%d/%s" % (VICTIM, name)
         refused("read " + path, lambda: _read(path))
     refused("write the agent's memory", lambda: os.open("/proc/%d/mem" % VICTIM, os.O_RDWR))
+
+
+def _handle(pid: int) -> int:
+    """A descriptor of the process; -1 where the kernel has none to give."""
+    try:
+        return syscall("pidfd_open", pid, 0)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        return -1
 
 
 def _read(path: str) -> object:
