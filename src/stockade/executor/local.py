@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
@@ -22,6 +22,9 @@ from stockade.port.policy import OWN_KERNEL, STRENGTH, spell
 PARKED = 4
 """Sandboxes parked per profile: enough for a burst of calls on two cores."""
 
+_MOST_MODULES = 256
+"""As guest/native/agent.c has."""
+
 
 class AuthMode(StrEnum):
     """How an executor knows its callers, and so whose code it will get."""
@@ -39,21 +42,25 @@ async def open_local(
     parked: int = PARKED,
     auth_mode: AuthMode = AuthMode.DEV,
     tiers: Collection[Tier] | None = None,
+    preloaded: Sequence[str] | None = None,
 ) -> AsyncIterator[LocalEnvironment]:
     """The tiers of this machine, behind the port; everything ends with the context.
 
     ``warm=False`` parks and preloads nothing, for a process that makes one call; a tier is
     then opened when it is wanted, the strongest first. ``tiers`` are the ones to use, by
-    default all that this machine can start.
+    default all that this machine can start. ``preloaded`` are the modules that the warm
+    interpreters have loaded, by default small ones that many programs import; one that the
+    image lacks is left out. Each costs every parked sandbox memory.
 
     Raises :class:`~stockade.port.Unavailable` where no tier can be started. Outside
     ``auth_mode=dev``, also where none of them has a kernel of its own.
     """
     wanted = _checked(tiers)
+    modules = _checked_modules(PRELOADED if preloaded is None else preloaded) if warm else ()
     resources = Resources()
     openers: dict[Tier, Opener] = {
-        Tier.NAMESPACE: partial(_open_namespace, resources, warm),
-        Tier.GVISOR: partial(_open_gvisor, resources, warm),
+        Tier.NAMESPACE: partial(_open_namespace, resources, modules),
+        Tier.GVISOR: partial(_open_gvisor, resources, modules, warm),
     }
     opening = Tiers({tier: openers[tier] for tier in wanted}, resources)
     environment = LocalEnvironment(opening, parked if warm else 0)
@@ -87,9 +94,25 @@ def _checked(tiers: Collection[Tier] | None) -> list[Tier]:
     return wanted
 
 
-async def _open_namespace(resources: Resources, warm: bool) -> TierDriver:
+def _checked_modules(names: Sequence[str]) -> tuple[str, ...]:
+    """They become arguments of an interpreter: names of modules, and nothing else."""
+    if isinstance(names, str):
+        raise InvalidRequest("preloaded", f"{names!r} is one name: put it into a tuple")
+    for name in names:
+        if not _is_module_name(name):
+            raise InvalidRequest("preloaded", f"{name!r} is no module's name")
+    if len(names) > _MOST_MODULES:
+        raise InvalidRequest("preloaded", f"{len(names)} modules are more than {_MOST_MODULES}")
+    return tuple(names)
+
+
+def _is_module_name(name: object) -> bool:
+    return isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
+
+
+async def _open_namespace(resources: Resources, modules: Sequence[str]) -> TierDriver:
     image = find_host_image()
-    zygotes = Zygotes(image, resources.identities(), PRELOADED if warm else ())
+    zygotes = Zygotes(image, resources.identities(), modules)
     # Both take tens of milliseconds; the first call waits for the slower one only.
     starting = asyncio.create_task(zygotes.get(SandboxRequest().tenant))
     try:
@@ -104,10 +127,10 @@ async def _open_namespace(resources: Resources, warm: bool) -> TierDriver:
     return NamespaceTier(image, cgroups, zygotes)
 
 
-async def _open_gvisor(resources: Resources, warm: bool) -> TierDriver:
+async def _open_gvisor(resources: Resources, modules: Sequence[str], warm: bool) -> TierDriver:
     return await open_gvisor(
         resources.cgroups,
         first=Profile.of(Tier.GVISOR, SandboxRequest()),
-        modules=PRELOADED if warm else (),
+        modules=modules,
         snapshots=warm,
     )
