@@ -108,7 +108,7 @@ def open_bubblewrap(folder: Path) -> Contestant | Absent:
         *("--cap-drop", "ALL", "--seccomp", _FILTER, "--", *PROGRAM),
     )
     version = _words(program, "--version")[-1]
-    return _tried(
+    return tried(
         Contestant(f"bubblewrap {version}", command, _filter_file(folder), "no cgroup, no rlimits")
     )
 
@@ -136,7 +136,7 @@ def _nsjail(folder: Path, *cgroup_options: str) -> Contestant | Absent:
         *("--rlimit_nofile", str(_LIMITS.open_files), "--rlimit_nproc", str(_LIMITS.processes)),
         *("--seccomp_policy", str(kafel), *cgroup_options, "--", *PROGRAM),
     )
-    return _tried(Contestant(name, command, note="rlimits; seccomp by kafel"))
+    return tried(Contestant(name, command, note="rlimits; seccomp by kafel"))
 
 
 def _nsjail_with_cgroups(folder: Path, stack: contextlib.ExitStack) -> Contestant | Absent:
@@ -172,11 +172,11 @@ def _oci(name: str, folder: Path, stack: contextlib.ExitStack) -> Contestant | A
     command = [program, "--root", str(folder / f"{name}-state")]
     command += ["run", "--bundle", str(bundle), f"{_group()}-{name}"]
     wanted = Contestant(f"{name} {version}, cgroups", tuple(command))
-    found = _tried(wanted)
+    found = tried(wanted)
     if isinstance(found, Absent) and "hybrid" in found.reason:
         # It refuses a host that has controllers of both cgroup versions: hide version 2.
         place = stack.enter_context(_mounts_without_cgroup2())
-        found = _tried(
+        found = tried(
             Contestant(
                 wanted.name,
                 ("nsenter", f"--mount={place}", "--", *command),
@@ -301,7 +301,8 @@ def _group() -> str:
     return f"stockade-bench-{os.getpid()}"
 
 
-def _tried(contestant: Contestant) -> Contestant | Absent:
+def tried(contestant: Contestant) -> Contestant | Absent:
+    """Itself, or why it does not work here."""
     try:
         contestant.run()
     except (OSError, RuntimeError) as error:

@@ -5,7 +5,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,20 +30,15 @@ async def measure(seconds: float = 10.0, callers: int = 4) -> Report:
     with tempfile.TemporaryDirectory(prefix="stockade-bench-") as folder:
         bubblewrap = open_bubblewrap(Path(folder))
         async with open_local(tiers={Tier.NAMESPACE}) as environment:
-            entries: dict[str, Slice] = {ours: lambda s: _calls(environment, callers, s)}
+            entries: dict[str, Slice] = {ours: lambda s: calls(environment, callers, s)}
             if isinstance(bubblewrap, Absent):
                 absent.append(bubblewrap)
             else:
-                entries[loop] = _loops_of(bubblewrap, 1)
-                entries["bubblewrap, 2 loops at once"] = _loops_of(bubblewrap, 2)
-                entries["bubblewrap, 4 loops at once"] = _loops_of(bubblewrap, 4)
-            entries["bare python3, 2 loops at once"] = _loops_of(BARE, 2)
-            rates: dict[str, list[float]] = {name: [] for name in entries}
-            for work in entries.values():
-                await work(0.1)
-            for _ in range(SLICES):
-                for name in random.sample(list(entries), len(entries)):
-                    rates[name].append(await entries[name](seconds / SLICES))
+                entries[loop] = loops_of([bubblewrap])
+                entries["bubblewrap, 2 loops at once"] = loops_of([bubblewrap] * 2)
+                entries["bubblewrap, 4 loops at once"] = loops_of([bubblewrap] * 4)
+            entries["bare python3, 2 loops at once"] = loops_of([BARE] * 2)
+            rates = await take_turns(entries, seconds)
     means = {name: statistics.mean(values) for name, values in rates.items()}
     rows: list[tuple[str, ...]] = [
         (name, f"{mean:.0f}", f"{min(rates[name]):.0f}", ratio(means[ours], mean))
@@ -78,7 +73,19 @@ async def measure(seconds: float = 10.0, callers: int = 4) -> Report:
     )
 
 
-async def _calls(environment: LocalEnvironment, callers: int, seconds: float) -> float:
+async def take_turns(entries: Mapping[str, Slice], seconds: float) -> dict[str, list[float]]:
+    """``seconds`` for each, in ``SLICES`` slices, in a random order; the rate of each slice."""
+    rates: dict[str, list[float]] = {name: [] for name in entries}
+    for work in entries.values():
+        await work(0.1)
+    for _ in range(SLICES):
+        for name in random.sample(list(entries), len(entries)):
+            rates[name].append(await entries[name](seconds / SLICES))
+    return rates
+
+
+async def calls(environment: LocalEnvironment, callers: int, seconds: float) -> float:
+    """Executions per second of so many callers; ends when the pool is full again."""
     request = ExecutionRequest(PythonSource(SOURCE))
 
     async def call_until(deadline: float) -> int:
@@ -97,8 +104,10 @@ async def _calls(environment: LocalEnvironment, callers: int, seconds: float) ->
     return sum(done) / (time.perf_counter() - began)
 
 
-def _loops_of(contestant: Contestant, loops: int) -> Slice:
-    def run_until(deadline: float) -> int:
+def loops_of(contestants: Sequence[Contestant]) -> Slice:
+    """Each of them, one time after the other, in a thread of its own."""
+
+    def run_until(contestant: Contestant, deadline: float) -> int:
         done = 0
         while time.perf_counter() < deadline:
             contestant.run()
@@ -107,9 +116,10 @@ def _loops_of(contestant: Contestant, loops: int) -> Slice:
 
     def work(seconds: float) -> float:
         # A thread per loop: it holds the interpreter's lock for about a millisecond per run.
-        with ThreadPoolExecutor(loops) as threads:
+        with ThreadPoolExecutor(len(contestants)) as threads:
             began = time.perf_counter()
-            done = sum(threads.map(run_until, [began + seconds] * loops))
+            deadlines = [began + seconds] * len(contestants)
+            done = sum(threads.map(run_until, contestants, deadlines))
             return done / (time.perf_counter() - began)
 
     # In the event loop's own thread: nothing else is to run meanwhile.

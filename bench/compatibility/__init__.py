@@ -1,0 +1,1 @@
+"""What works in each tier, by running it: ``./dev bench compatibility``."""
