@@ -11,11 +11,25 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import latency, leftovers, machine, memory, page, streams, throughput
+from bench import (
+    costs,
+    gvisor_latency,
+    gvisor_memory,
+    gvisor_throughput,
+    latency,
+    leftovers,
+    machine,
+    memory,
+    page,
+    streams,
+    throughput,
+)
+from bench.compatibility import measure as compatibility
 from bench.report import Report, promise_table, show
 
 RESULTS = machine.ROOT / "bench" / "results" / "latest.json"
 PAGE = machine.ROOT / "docs" / "performance.md"
+TIERS_PAGE = machine.ROOT / "docs" / "tiers.md"
 
 Benchmark = Callable[[argparse.Namespace], Coroutine[Any, Any, Report]]
 BENCHMARKS: dict[str, Benchmark] = {
@@ -24,6 +38,15 @@ BENCHMARKS: dict[str, Benchmark] = {
     "memory": lambda _: memory.measure(),
     "streams": lambda _: streams.measure(),
     "leftovers": lambda options: leftovers.measure(options.executions),
+    "gvisor-latency": lambda options: gvisor_latency.measure(
+        min(options.rounds, gvisor_latency.ROUNDS)
+    ),
+    "gvisor-throughput": lambda options: gvisor_throughput.measure(
+        options.seconds, options.callers
+    ),
+    "gvisor-memory": lambda _: gvisor_memory.measure(),
+    "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),
+    "compatibility": lambda _: compatibility.measure(),
 }
 
 
@@ -44,7 +67,8 @@ def main(arguments: list[str]) -> int:
         show(promise_table(promises), console)
     if options.write:
         _write(reports, arguments)
-        console.print(f"written: {RESULTS} and {PAGE}", soft_wrap=True, highlight=False)
+        written = f"written: {RESULTS}, {PAGE} and parts of {TIERS_PAGE}"
+        console.print(written, soft_wrap=True, highlight=False)
     left = [r for r in reports if r.name == "leftovers" and not all(p.met for p in r.promises)]
     return 1 if left else 0
 
@@ -61,7 +85,9 @@ def _write(reports: list[Report], arguments: list[str]) -> None:
     }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(content, indent=2) + "\n")
-    PAGE.write_text(page.render(now.date().isoformat(), command, facts, reports))
+    date = now.date().isoformat()
+    PAGE.write_text(page.render(date, command, facts, reports))
+    TIERS_PAGE.write_text(page.fill_tiers(TIERS_PAGE.read_text(), date, command, reports))
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -73,7 +99,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)}; none for all"
     )
     parser.add_argument(
-        "--rounds", type=_positive, default=100, help="of latency (default: %(default)s)"
+        "--rounds",
+        type=_positive,
+        default=100,
+        help="of latency (default: %(default)s); of gvisor-latency and costs, which take long, "
+        f"{gvisor_latency.ROUNDS} and {costs.ROUNDS} at the most",
     )
     parser.add_argument(
         "--seconds",
@@ -93,7 +123,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="store the results and render docs/performance.md; runs all of them",
+        help="store the results, render docs/performance.md and the tables of docs/tiers.md; "
+        "runs all of them",
     )
     options = parser.parse_args(arguments)
     for name in options.names:
