@@ -11,22 +11,24 @@ from pathlib import Path
 import pytest
 from tests.contract.kit import (
     Heard,
+    Watch,
     command,
     enforced,
     explain,
     living,
     marker,
-    sandbox_init,
     shell,
+    sleeper,
     small,
     soon,
     source,
     started,
     stdout_of,
     until,
-    until_living,
+    until_up,
     zombies,
 )
+from tests.contract.traits import Traits
 
 from stockade.executor import open_local
 from stockade.executor.cgroups import NoTree, find_cgroups
@@ -132,9 +134,12 @@ async def test_partial_output_survives_a_timeout(real: ExecutionEnvironment) -> 
     assert (execution.outcome, execution.stdout.content) == (Outcome.WALL_CLOCK, b"a\n")
 
 
-async def test_the_next_run_never_meets_the_dying_one(real: ExecutionEnvironment) -> None:
+async def test_the_next_run_never_meets_the_dying_one(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     """CASES 112: the timed-out thread keeps running; the container is reused at once."""
-    async with await real.open_session(small(wall_seconds=0.3)) as session:
+    seconds = 0.3 + traits.next_start_seconds
+    async with await real.open_session(small(wall_seconds=seconds)) as session:
         for _ in range(3):
             ran = await session.run(
                 source(
@@ -149,32 +154,35 @@ async def test_the_next_run_never_meets_the_dying_one(real: ExecutionEnvironment
 # --- ends ---
 
 
-async def test_lost_when_the_sandbox_dies_mid_stream(real: ExecutionEnvironment) -> None:
+async def test_lost_when_the_sandbox_dies_mid_stream(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     """CASES 2: the call hangs for ever when the sandbox dies mid-stream."""
-    mark = marker()
-    running, pid = await started(real, mark)
-    os.kill(sandbox_init(pid), signal.SIGKILL)
+    running, watch = await started(real, marker(), traits)
+    os.kill(watch.init, signal.SIGKILL)
     assert (await soon(running.wait())).outcome is Outcome.LOST
 
 
-async def test_a_cut_transport_is_never_exit_0(real: ExecutionEnvironment) -> None:
+async def test_a_cut_transport_is_never_exit_0(real: ExecutionEnvironment, traits: Traits) -> None:
     """CASES 93: the stream ends with a fabricated exit code 0 while the process runs."""
-    for _ in range(20):
-        mark = marker()
-        heard = Heard()
+    for _ in range(traits.rounds(20)):
+        mark, heard = marker(), Heard()
         running = await real.start(shell(f"echo up; sleep {mark}; exit 0"), on_output=heard)
-        await heard.until(b"up\n")
-        os.kill(sandbox_init((await until_living(mark))[0]), signal.SIGKILL)
+        await until_up(heard, mark, traits)
+        watch = Watch(running)
+        os.kill(watch.init, signal.SIGKILL)
         execution = await soon(running.wait())
         assert execution.outcome is Outcome.LOST, explain(execution)
         assert (execution.exit_code, execution.signal, execution.ok) == (None, None, False)
         assert execution.stdout.content == b"up\n"
-        assert living(mark) == []
+        assert living(mark) == watch.living() == []
 
 
-async def test_a_failure_is_a_failure_every_time(real: ExecutionEnvironment) -> None:
+async def test_a_failure_is_a_failure_every_time(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     """CASES 9: two channels race, a failed command is reported as success."""
-    for number in range(200):
+    for number in range(traits.rounds(200)):
         execution = await real.run(shell("exec 1>&-; exit 1"))
         assert execution.exit_code == 1, (number, explain(execution))
 
@@ -191,9 +199,11 @@ async def test_a_thousand_exit_codes_and_no_zombie() -> None:
         await until(lambda: zombies() == [], 2)
 
 
-async def test_complete_output_comes_before_the_exit_code(real: ExecutionEnvironment) -> None:
+async def test_complete_output_comes_before_the_exit_code(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     """CASES 86: the exit code arrives before the last output."""
-    for _ in range(50):
+    for _ in range(traits.rounds(50)):
         heard = Heard()
         execution = await real.run(
             shell("seq 1 200000; exit 3"), small(record_bytes=4 * KIB), on_output=heard
@@ -204,50 +214,62 @@ async def test_complete_output_comes_before_the_exit_code(real: ExecutionEnviron
         assert execution.stdout.total == 1_288_895
 
 
-async def test_the_first_command_always_ends(real: ExecutionEnvironment) -> None:
+async def test_the_first_command_always_ends(real: ExecutionEnvironment, traits: Traits) -> None:
     """CASES 30: an empty event stream just after the start."""
-    for _ in range(40):
+    for _ in range(traits.rounds(40)):
         async with await real.open_session() as session:
             assert stdout_of(await session.run(command("echo", "x"))) == "x\n"
 
 
-async def test_a_command_that_ignores_signals_is_killed(real: ExecutionEnvironment) -> None:
+async def test_a_command_that_ignores_signals_is_killed(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     """CASES 94: one stuck command bricks the session."""
-    async with await real.open_session(small(wall_seconds=0.3)) as session:
+    seconds = 0.3 + traits.next_start_seconds
+    async with await real.open_session(small(wall_seconds=seconds)) as session:
         stuck = shell("trap '' TERM INT HUP QUIT; while :; do sleep 0.05; done")
         assert (await session.run(stuck)).outcome is Outcome.WALL_CLOCK
         assert stdout_of(await session.run(command("echo", "next"))) == "next\n"
 
 
-async def test_ending_one_session_leaves_the_other(real: ExecutionEnvironment) -> None:
+async def test_ending_one_session_leaves_the_other(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     """CASES 96: session teardown kills everything."""
-    mark = marker()
+    mark, heard = marker(), Heard()
     async with await real.open_session() as one, await real.open_session() as two:
-        running = await two.start(command("sleep", mark))
-        await until_living(mark)
+        running = await two.start(sleeper(mark), on_output=heard)
+        await until_up(heard, mark, traits)
+        watch = Watch(running)
+        lived = watch.living()
         await one.close()
-        assert len(living(mark)) == 1
+        assert len(living(mark)) == (1 if traits.shows_guests else 0)
+        assert set(lived) <= set(watch.living())
         await running.cancel()
         assert (await soon(running.wait())).outcome is Outcome.CANCELLED
 
 
-async def test_a_closed_session_can_be_opened_anew_at_once(real: ExecutionEnvironment) -> None:
+async def test_a_closed_session_can_be_opened_anew_at_once(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     """CASES 97: "session already exists" after destroy."""
-    for _ in range(10):
+    for _ in range(traits.rounds(10)):
         async with await real.open_session(SandboxRequest(tenant="same")) as session:
             assert await session.list_files() == []
             await session.write_file("f", b"x")
 
 
-async def test_stopping_is_bounded_when_the_agent_stands_still(real: ExecutionEnvironment) -> None:
+async def test_stopping_is_bounded_when_the_agent_stands_still(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     """CASES 50: stop waits for ever on a zombie; the reaper was stopped."""
     mark = marker()
-    running, pid = await started(real, mark)
-    os.kill(sandbox_init(pid), signal.SIGSTOP)
+    running, watch = await started(real, mark, traits)
+    watch.stand_still()
     await running.cancel()
     execution = await soon(running.wait())
     assert execution.outcome is Outcome.CANCELLED, explain(execution)
-    assert living(mark) == []
+    assert living(mark) == watch.living() == []
 
 
 @pytest.mark.tier("namespace")
@@ -509,17 +531,18 @@ async def test_missing_controllers_are_named(tmp_path: Path) -> None:
     assert tree.remedies
 
 
-async def test_no_set_id_program_gains_anything(real: ExecutionEnvironment) -> None:
+async def test_no_set_id_program_gains_anything(real: ExecutionEnvironment, traits: Traits) -> None:
     """CASES 114: a set-id ``sudo`` in the image."""
     text = "import re; print(re.findall('(NoNewPrivs|CapEff|Seccomp):\\s*(\\w+)', open('/proc/self/status').read()))"
+    told = "('NoNewPrivs', '1'), " if traits.tells_no_new_privs else ""
     assert stdout_of(await real.run(source(text))) == (
-        "[('CapEff', '0000000000000000'), ('NoNewPrivs', '1'), ('Seccomp', '2')]\n"
+        f"[('CapEff', '0000000000000000'), {told}('Seccomp', '2')]\n"
     )
     line = "su -c id 2>/dev/null; passwd -S root 2>/dev/null; cp /bin/sh s; chmod 4755 s; ./s -c 'id -u'"
     assert stdout_of(await real.run(shell(line))).split()[-1] == "1000"
 
 
-async def test_event_loop_stays_free(real: ExecutionEnvironment) -> None:
+async def test_event_loop_stays_free(real: ExecutionEnvironment, traits: Traits) -> None:
     """CASES 44, 76: a blocking call in an async path stalls the service."""
     longest, stop = 0.0, False
 
@@ -531,7 +554,8 @@ async def test_event_loop_stays_free(real: ExecutionEnvironment) -> None:
             longest = max(longest, time.monotonic() - before)
 
     watching = asyncio.ensure_future(watch())
-    await asyncio.gather(*(real.run(command("sleep", "0.05")) for _ in range(20)))
+    calls = (real.run(command("sleep", "0.05")) for _ in range(traits.rounds(20)))
+    await asyncio.gather(*calls)
     await real.run(command("sleep", "0.1"), SandboxRequest(tenant="new here"))
     stop = True
     await watching

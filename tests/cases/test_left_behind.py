@@ -1,6 +1,6 @@
 """Cases about what is left behind; the numbers are those of CASES.md.
 
-Nothing is parked: below this process live the launcher, the warm interpreter, and leftovers.
+Nothing is parked: below this process live what the tier always has, and leftovers.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from tests.contract.kit import (
     until,
     until_living,
 )
+from tests.contract.traits import Traits
 
 from stockade.executor import open_local
 from stockade.port import ExecutionEnvironment, ExecutionRequest, Outcome, Tier
@@ -36,14 +37,16 @@ STAY = {
 
 
 @pytest.mark.parametrize("way", STAY)
-async def test_background_jobs_do_not_survive(bare: ExecutionEnvironment, way: str) -> None:
+async def test_background_jobs_do_not_survive(
+    bare: ExecutionEnvironment, traits: Traits, way: str
+) -> None:
     """CASES 13, 48, 100, 101: background jobs survive; or the foreground waits for them."""
     mark = marker()
     execution = await soon(bare.run(shell(STAY[way].format(mark))))
     assert stdout_of(execution) == "hi\n"
     assert living(mark) == []
     assert execution.usage.wall_seconds < 3
-    await until(lambda: len(descendants()) == 2, 3)
+    await until(lambda: len(descendants()) == traits.always_alive, 3)
 
 
 @pytest.mark.tier("namespace")
@@ -77,9 +80,9 @@ async def test_a_hundred_sessions_with_sleeping_children() -> None:
     ids=["program", "folder", "file", "arguments"],
 )
 async def test_a_failed_start_leaves_no_sandbox(
-    bare: ExecutionEnvironment, request_: ExecutionRequest
+    bare: ExecutionEnvironment, traits: Traits, request_: ExecutionRequest
 ) -> None:
     """CASES 68: a failed exec leaves its temporary sandbox running."""
     execution = await bare.run(request_)
     assert execution.outcome is Outcome.INVALID
-    await until(lambda: len(descendants()) == 2, 3)
+    await until(lambda: len(descendants()) == traits.always_alive, 3)

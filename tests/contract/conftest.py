@@ -1,5 +1,5 @@
 """The fixtures of this suite."""
 
-from .fixtures import bare, port, real
+from .fixtures import bare, port, real, traits
 
-__all__ = ["bare", "port", "real"]
+__all__ = ["bare", "port", "real", "traits"]

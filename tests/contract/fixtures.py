@@ -9,12 +9,17 @@ from stockade.executor import open_local
 from stockade.port import ExecutionEnvironment, Tier
 from stockade.port.fake import Call, FakeEnvironment, Scripted
 
+from .traits import TRAITS, Traits
+
 Play = Callable[[Call], Awaitable[Scripted]]
 
 REAL = [
     pytest.param(tier, marks=pytest.mark.tier(tier.value), id=tier.value)
-    for tier in (Tier.NAMESPACE,)
+    for tier in (Tier.NAMESPACE, Tier.GVISOR)
 ]
+
+# One that nobody takes costs gVisor half a second.
+PARKED = {Tier.NAMESPACE: 2, Tier.GVISOR: 1}
 
 
 class Port:
@@ -51,14 +56,14 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
     if request.param is None:
         yield Port(None)
         return
-    async with open_local(parked=2, tiers={request.param}) as environment:
+    async with open_local(parked=PARKED[request.param], tiers={request.param}) as environment:
         yield Port(environment)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
 async def real(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
     """Every implementation that runs programs."""
-    async with open_local(parked=2, tiers={request.param}) as environment:
+    async with open_local(parked=PARKED[request.param], tiers={request.param}) as environment:
         yield environment
 
 
@@ -67,3 +72,10 @@ async def bare(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnviron
     """The same with nothing parked: what lives below this process belongs to an execution."""
     async with open_local(parked=0, tiers={request.param}) as environment:
         yield environment
+
+
+@pytest.fixture
+def traits(request: pytest.FixtureRequest) -> Traits:
+    """Of the tier that the test runs in."""
+    parameters = request.node.callspec.params
+    return TRAITS[parameters.get("real") or parameters["bare"]]

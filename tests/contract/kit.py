@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,9 +18,12 @@ from stockade.port import (
     Limits,
     PythonScript,
     PythonSource,
+    RunningExecution,
     SandboxRequest,
     Stream,
 )
+
+from .traits import TRAITS, Traits
 
 _numbers = itertools.count(1)
 T = TypeVar("T")
@@ -107,7 +111,10 @@ def marker() -> str:
 
 
 def living(mark: str) -> list[int]:
-    """Processes of the host whose command line contains the mark, zombies left out."""
+    """Processes of the host whose command line contains the mark, zombies left out.
+
+    A guest with a kernel of its own has none: there, ``Watch`` tells.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -145,20 +152,72 @@ async def until_living(mark: str, count: int = 1) -> list[int]:
     return living(mark)
 
 
-def _status(pid: int, name: str) -> list[str]:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return line.split()[1:]
-    return []
+def _status(pid: int) -> dict[str, str]:
+    """``/proc/PID/status``; empty when there is no such process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def sandbox_init(pid: int) -> int:
-    """The host's pid of pid 1 of the sandbox that a process is in."""
-    depth = len(_status(pid, "NSpid"))
-    while _status(pid, "NSpid")[depth - 1 :] != ["1"]:
-        pid = int(_status(pid, "PPid")[0])
-        assert len(_status(pid, "NSpid")) == depth, "left the sandbox without meeting its pid 1"
-    return pid
+_PF_EXITING = 0x4
+
+
+def dead_or_dying(pid: int) -> bool:
+    """Whether none of its threads can run another instruction of its own.
+
+    It is gone, or a zombie, or has begun to exit, or is to be killed before it returns from
+    the kernel. Killed as a whole, a process has SIGKILL pending for each of its threads.
+    """
+    status = _status(pid)
+    if not status or status["State"][0] in "ZX":
+        return True
+    pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
+    if pending >> (signal.SIGKILL - 1) & 1:
+        return True
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
+
+
+class Watch:
+    """One sandbox's processes on the host, whatever they are there."""
+
+    def __init__(self, running: Any) -> None:
+        """``running``: an execution or a session, which lives."""
+        # The port tells no pid: what the executor holds is asked.
+        pidfd = running._sandbox.boundary._pidfd
+        information = Path(f"/proc/self/fdinfo/{pidfd}").read_text().split()
+        self.init = int(information[information.index("Pid:") + 1])
+        """Pid 1 of the pid namespace that all of them are in."""
+        assert self.init > 0
+        self._seen = {self.init, *descendants(self.init)}
+        hosts = TRAITS[running._sandbox.boundary.tier].shows_guests
+        self._agents = {self.init} if hosts else self._seen - {self.init}
+
+    def stand_still(self) -> None:
+        """SIGSTOP to the agent, wherever it is."""
+        for pid in self._agents:
+            os.kill(pid, signal.SIGSTOP)
+
+    def cpu_seconds(self) -> dict[int, float]:
+        """What each took so far, of those that are still to be seen."""
+        times = {}
+        for pid in self._seen:
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            times[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return times
+
+    def living(self) -> list[int]:
+        """Those that may run again. Where pid 1 is gone, the kernel has killed all others."""
+        self._seen |= set(descendants(self.init))
+        return [pid for pid in self._seen if not dead_or_dying(pid)]
 
 
 def descendants(of: int | None = None) -> dict[int, str]:
@@ -197,9 +256,23 @@ def descriptors() -> dict[str, str]:
     return found
 
 
+async def until_up(heard: Heard, mark: str, traits: Traits, count: int = 1) -> None:
+    """Wait until that many processes have said ``up``, and are programs with the mark."""
+    await until(lambda: heard.of(Stream.STDOUT).count(b"up\n") >= count)
+    if traits.shows_guests:
+        await until_living(mark, count)
+
+
 async def started(
-    environment: ExecutionEnvironment, mark: str, *, limits: SandboxRequest | None = None
-) -> tuple[Any, int]:
-    """A running ``sleep`` and its pid on the host."""
-    running = await environment.start(command("sleep", mark), limits)
-    return running, (await until_living(mark))[0]
+    environment: ExecutionEnvironment, mark: str, traits: Traits
+) -> tuple[RunningExecution, Watch]:
+    """A running ``sleep``, and its sandbox in the host's eyes."""
+    heard = Heard()
+    running = await environment.start(sleeper(mark), on_output=heard)
+    await until_up(heard, mark, traits)
+    return running, Watch(running)
+
+
+def sleeper(mark: str) -> ExecutionRequest:
+    """Says ``up``, and becomes a ``sleep`` that ``living`` finds where it is the host's."""
+    return shell(f"echo up; exec sleep {mark}")

@@ -26,6 +26,7 @@ from stockade.port.fake import Call, FakeEnvironment, Scripted
 from .fixtures import Port
 from .kit import (
     Heard,
+    Watch,
     command,
     descendants,
     explain,
@@ -37,8 +38,9 @@ from .kit import (
     source,
     stdout_of,
     until,
-    until_living,
+    until_up,
 )
+from .traits import TRAITS, Traits
 
 pytestmark = [pytest.mark.plain_user, pytest.mark.asyncio(loop_scope="module")]
 
@@ -50,6 +52,7 @@ HARD_TO_KILL = (
     "        os.setsid()\n"
     "        if os.fork() == 0: break\n"
     "        os._exit(0)\n"
+    "os.write(1, b'up\\n')\n"
     "os.execvp('sleep', ['sleep', sys.argv[1]])"
 )
 
@@ -57,24 +60,29 @@ HARD_TO_KILL = (
 # --- cancelling ---
 
 
-async def test_cancelling_leaves_nothing_alive(real: ExecutionEnvironment) -> None:
-    mark = marker()
-    running = await real.start(source(HARD_TO_KILL, mark))
-    await until_living(mark, 4)
+async def test_cancelling_leaves_nothing_alive(real: ExecutionEnvironment, traits: Traits) -> None:
+    mark, heard = marker(), Heard()
+    running = await real.start(source(HARD_TO_KILL, mark), on_output=heard)
+    await until_up(heard, mark, traits, 4)
+    watch = Watch(running)
     await running.cancel()
     execution = await soon(running.wait())
     assert execution.outcome is Outcome.CANCELLED, explain(execution)
-    assert living(mark) == []
+    assert living(mark) == watch.living() == []
 
 
-async def test_cancelling_the_waiter_leaves_nothing_alive(real: ExecutionEnvironment) -> None:
-    mark = marker()
-    task = asyncio.ensure_future(real.run(source(HARD_TO_KILL, mark)))
-    await until_living(mark, 4)
+async def test_cancelling_the_waiter_leaves_nothing_alive(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
+    mark, heard = marker(), Heard()
+    running = await real.start(source(HARD_TO_KILL, mark), on_output=heard)
+    task = asyncio.ensure_future(running.wait())
+    await until_up(heard, mark, traits, 4)
+    watch = Watch(running)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await soon(task)
-    assert living(mark) == []
+    assert living(mark) == watch.living() == []
 
 
 async def test_a_time_out_of_the_caller(port: Port) -> None:
@@ -153,7 +161,8 @@ async def test_a_signal_that_the_program_handles(real: ExecutionEnvironment) -> 
         "import os, signal, sys, time\n"
         # Not print: the handler may run inside the one below, which is not reentrant.
         "signal.signal(signal.SIGUSR2, lambda n, f: (os.write(1, b'got it\\n'), sys.exit(5)))\n"
-        "print('up', flush=True)\ntime.sleep(60)"
+        # In steps: a signal that comes just before a sleep begins waits for its end.
+        "print('up', flush=True)\nwhile True: time.sleep(0.05)"
     )
     heard = Heard()
     running = await real.start(source(text), on_output=heard)
@@ -180,7 +189,8 @@ async def test_a_signal_reaches_the_process_group(real: ExecutionEnvironment) ->
 async def test_interrupting_python(real: ExecutionEnvironment) -> None:
     heard = Heard()
     running = await real.start(
-        source("import time; print('up', flush=True); time.sleep(60)"), on_output=heard
+        source("import time; print('up', flush=True)\nwhile True: time.sleep(0.05)"),
+        on_output=heard,
     )
     await heard.until(b"up\n")
     await running.signal(signal.SIGINT)
@@ -207,11 +217,12 @@ async def test_a_number_that_is_no_signal_harms_nothing(
 SIZE = TerminalSize(33, 117)
 
 
-async def test_a_terminal(real: ExecutionEnvironment) -> None:
+async def test_a_terminal(real: ExecutionEnvironment, traits: Traits) -> None:
+    terminal = "/dev/tty" if traits.opens_own_terminal else "/dev/pts/0"
     text = (
         "import os, sys\n"
         "print([os.isatty(n) for n in range(4)], os.get_terminal_size(), os.ttyname(0))\n"
-        "print(open('/dev/tty', 'w').isatty(), os.tcgetpgrp(0) == os.getpgrp())\n"
+        f"print(open('{terminal}', 'w').isatty(), os.tcgetpgrp(0) == os.getpgrp())\n"
         "print('err', file=sys.stderr)"
     )
     for fresh in (False, True):
@@ -226,14 +237,13 @@ async def test_a_terminal(real: ExecutionEnvironment) -> None:
     assert stdout_of(execution) == "33 117\r\n"
 
 
-async def test_no_terminal_without_being_asked(real: ExecutionEnvironment) -> None:
+async def test_no_terminal_without_being_asked(real: ExecutionEnvironment, traits: Traits) -> None:
+    refusal = "No such device or address" if traits.opens_own_terminal else "Input/output error"
     text = (
         "import os\nprint([os.isatty(n) for n in range(4)])\n"
         "try: os.open('/dev/tty', os.O_RDWR)\nexcept OSError as e: print(e.strerror)"
     )
-    assert stdout_of(await real.run(source(text))).startswith(
-        "[False, False, False, False]\nNo such"
-    )
+    assert stdout_of(await real.run(source(text))) == f"[False, False, False, False]\n{refusal}\n"
 
 
 async def test_resizing_a_terminal(real: ExecutionEnvironment) -> None:
@@ -374,21 +384,27 @@ async def opened(kind: str) -> AsyncIterator[ExecutionEnvironment]:
         yield environment
 
 
-KINDS = ["fake", pytest.param("namespace", marks=pytest.mark.tier("namespace"))]
+KINDS = [
+    "fake",
+    *(
+        pytest.param(tier.value, marks=pytest.mark.tier(tier.value))
+        for tier in (Tier.NAMESPACE, Tier.GVISOR)
+    ),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_closing_ends_everything(kind: str) -> None:
     before = set(descendants())
-    mark = marker()
+    mark, heard = marker(), Heard()
     async with opened(kind) as environment:
         running: list[RunningExecution] = [
-            await environment.start(source(HARD_TO_KILL, mark)) for _ in range(3)
+            await environment.start(source(HARD_TO_KILL, mark), on_output=heard) for _ in range(3)
         ]
         session = await environment.open_session()
-        running.append(await session.start(source(HARD_TO_KILL, mark)))
+        running.append(await session.start(source(HARD_TO_KILL, mark), on_output=heard))
         if kind != "fake":
-            await until_living(mark, 16)
+            await until_up(heard, mark, TRAITS[Tier(kind)], 16)
         waiters = [asyncio.ensure_future(one.wait()) for one in running]
         await soon(environment.close(), 10)
         assert living(mark) == []

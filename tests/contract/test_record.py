@@ -17,6 +17,7 @@ from stockade.port.fake import Scripted
 
 from .fixtures import Port
 from .kit import command, explain, shell, small, source, stdout_of
+from .traits import Traits
 
 pytestmark = [pytest.mark.plain_user, pytest.mark.asyncio(loop_scope="module")]
 
@@ -67,9 +68,9 @@ async def test_usage_counts_what_was_written(port: Port) -> None:
     assert execution.usage.written_bytes == 6
 
 
-async def test_usage_of_the_workspace(real: ExecutionEnvironment) -> None:
+async def test_usage_of_the_workspace(real: ExecutionEnvironment, traits: Traits) -> None:
     execution = await real.run(shell("head -c 100000 /dev/zero > a; mkdir b; touch b/c /tmp/d"))
-    assert execution.usage.inodes == 4
+    assert execution.usage.inodes == (4 if traits.counts_inodes else None)
     assert execution.usage.disk_bytes is not None
     assert 100_000 <= execution.usage.disk_bytes < 120_000
 
@@ -90,7 +91,8 @@ async def test_the_cpu_count_is_the_one_that_was_granted(real: ExecutionEnvironm
 
 
 async def test_a_cpu_share_below_one_slows_down(real: ExecutionEnvironment) -> None:
-    text = "import time\nwhile time.process_time() < 0.3: pass"
+    # From where it begins: what it took to start the interpreter is the process's, too.
+    text = "import time\nb = time.process_time()\nwhile time.process_time() - b < 0.3: pass"
     execution = await real.run(source(text), small(cpus=0.25, wall_seconds=20))
     assert execution.ok, explain(execution)
     if execution.enforcement["cpus"] is Enforcement.ENFORCED:
