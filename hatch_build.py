@@ -1,7 +1,7 @@
 """The build hook: compiles the C part into the package.
 
-The launcher and the library of the namespace tier, and the agent that is pid 1 of every
-sandbox. All are loaded by path, never by Python's import, so a wheel fits every Python 3 of
+The launcher and the library of the namespace tier, the supervisor of the gVisor tier, and the
+agent that is pid 1 of every sandbox. All are loaded by path, never by Python's import, so a wheel fits every Python 3 of
 its platform.
 """
 
@@ -79,6 +79,8 @@ class NativeBuildHook(BuildHookInterface[Any]):
             refuse(f"stockade needs Linux on {' or '.join(MACHINES)}, not {sys.platform} {machine}")
         build_native(Path(self.root) / PACKAGE)
         build_data["pure_python"] = False
+        # Ignored by git, and yet shipped.
+        build_data["artifacts"] += [f"/{PACKAGE / NATIVE / name}" for name in PRODUCTS]
         build_data["tag"] = f"py3-none-linux_{machine}"
 
     def clean(self, versions: list[str]) -> None:
