@@ -39,7 +39,10 @@ def _of_sandboxes(root: int) -> Iterator[Process]:
     children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
-            stat = (path / "stat").read_text().rpartition(")")[2].split()
+            try:
+                stat = (path / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # another one of this host, which has ended
             children.setdefault(int(stat[1]), []).append(int(path.name))
     level = [(pid, _ON_THE_HOST) for pid in children.get(root, [])]
     while level:

@@ -130,6 +130,7 @@ async def _open_namespace(resources: Resources, modules: Sequence[str]) -> TierD
 async def _open_gvisor(resources: Resources, modules: Sequence[str], warm: bool) -> TierDriver:
     return await open_gvisor(
         resources.cgroups,
+        resources.identities(),
         first=Profile.of(Tier.GVISOR, SandboxRequest()),
         modules=modules,
         snapshots=warm,

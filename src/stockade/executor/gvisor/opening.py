@@ -5,16 +5,19 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from stockade.executor.cgroups import CgroupTree
+from stockade.executor.gvisor.owners import Owners
 from stockade.executor.gvisor.runsc import find_runsc
 from stockade.executor.gvisor.runtime import Runtime
 from stockade.executor.gvisor.state import StateFolder
 from stockade.executor.gvisor.tier import GvisorTier
+from stockade.executor.namespace.identity import Identities
 from stockade.executor.namespace.image import find_host_image
 from stockade.executor.sandbox import Profile
 
 
 async def open_gvisor(
     cgroups: Callable[[], Awaitable[CgroupTree]],
+    identities: Identities,
     *,
     first: Profile,
     modules: Sequence[str],
@@ -31,9 +34,13 @@ async def open_gvisor(
     image = find_host_image()
     runsc = await asyncio.to_thread(find_runsc)
     state = StateFolder()
+    owners = None
     try:
+        if identities.distinct:
+            owners = Owners(identities)
+            state.share_with(owners.group)
         tier = GvisorTier(
-            Runtime(runsc, state.path),
+            Runtime(runsc, state.path, owners),
             state,
             image,
             await cgroups(),
@@ -43,5 +50,7 @@ async def open_gvisor(
         await tier.prove(first)
     except BaseException:
         state.close()
+        if owners is not None:
+            owners.close()
         raise
     return tier

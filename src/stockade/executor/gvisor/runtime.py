@@ -5,12 +5,13 @@ import contextlib
 import os
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from stockade.executor.gvisor.owners import Owners
 from stockade.executor.gvisor.runsc import Runsc
-from stockade.executor.namespace.image import native_folder
+from stockade.executor.namespace.image import Bind, native_folder
 from stockade.port import Unavailable
 
 START_SECONDS: Final = 60.0
@@ -36,14 +37,24 @@ FLAGS: Final = (
 # gains. The guest's kernel then sets the number of its own.
 _ENVIRONMENT: Final = {"GOMAXPROCS": "1"}
 
+# What runsc opens of the host's, beside its own files and a sandbox's.
+_DEVICES: Final = (Path("/dev/null"), Path("/dev/zero"), Path("/dev/urandom"))
+
 
 class Guest:
     """One process tree of runsc's: a kernel, the agent in it, and the two pipes to that."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, state: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        process: asyncio.subprocess.Process,
+        state: Path,
+        give_back: Callable[[], None],
+    ) -> None:
         self.name = name
         self._process = process
         self._state = state
+        self._give_back: Callable[[], None] | None = give_back
         self._words = bytearray()
         self._listening = asyncio.create_task(self._listen())
         self.from_guest = self.to_guest = self.pidfd = -1
@@ -88,6 +99,9 @@ class Guest:
         with contextlib.suppress(asyncio.CancelledError):
             await self._listening
         shutil.rmtree(self._state, ignore_errors=True)
+        if self._give_back is not None:
+            self._give_back()
+            self._give_back = None
 
     def close(self) -> None:
         """Close the pipes and the pidfd, as far as nobody has taken them over."""
@@ -104,12 +118,24 @@ class Guest:
 class Runtime:
     """runsc with the executor's flags and folders."""
 
-    def __init__(self, runsc: Runsc, folder: Path) -> None:
+    def __init__(self, runsc: Runsc, folder: Path, owners: Owners | None) -> None:
+        """``owners``: none for a plain user, whose one id every sandbox has."""
         self._runsc = runsc
         self._folder = folder
+        self._owners = owners
+        self._seen = [*_DEVICES, folder]
 
     def __repr__(self) -> str:
         return f"<Runtime {self._runsc.path} {self._runsc.version}>"
+
+    def see(self, mounts: Sequence[Bind]) -> None:
+        """Leave to runsc, of the host's files, the sources of these as well."""
+        self._seen += [bind.source for bind in mounts]
+
+    def close(self) -> None:
+        """Let others have the ids, once every guest is gone."""
+        if self._owners is not None:
+            self._owners.close()
 
     async def run(
         self, name: str, bundle: Path, doors: Sequence[int] = (), cpus: Sequence[int] = ()
@@ -171,6 +197,12 @@ class Runtime:
     async def _start(
         self, name: str, arguments: Sequence[str], doors: Sequence[int], cpus: Sequence[int]
     ) -> Guest:
+        owner = None if self._owners is None else self._owners.take()
+
+        def give_back() -> None:
+            if self._owners is not None and owner is not None:
+                self._owners.give_back(owner)
+
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pipes: list[int] = []
         try:
@@ -185,6 +217,13 @@ class Runtime:
                 command += ["--door", str(door)]
             for cpu in cpus:
                 command += ["--cpu", str(cpu)]
+            for path in self._seen:
+                command += ["--see", str(path)]
+            if owner is not None:
+                command += ["--root-id", str(owner.root), "--nobody-id", str(owner.nobody)]
+                command += ["--group-id", str(owner.group)]
+                (self._folder / name).mkdir(mode=0o700)
+                os.chown(self._folder / name, owner.root, owner.group)
             process = await asyncio.create_subprocess_exec(
                 *command,
                 "--",
@@ -200,6 +239,8 @@ class Runtime:
             ours.close()
             for descriptor in pipes:
                 os.close(descriptor)
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+            give_back()
             if isinstance(error, OSError):
                 raise Unavailable(f"runsc cannot be started: {error}") from error
             raise
@@ -207,7 +248,7 @@ class Runtime:
             theirs.close()
         os.close(guest_in)
         os.close(guest_out)
-        guest = Guest(name, process, self._folder / name)
+        guest = Guest(name, process, self._folder / name, give_back)
         guest.from_guest, guest.to_guest = from_guest, to_guest
         os.set_blocking(from_guest, False)
         try:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stockade.executor.gvisor.bundle import write_bundle
+from stockade.executor.gvisor.owners import make_readable
 from stockade.executor.gvisor.runtime import Guest, Runtime
 from stockade.executor.namespace.image import Bind
 
@@ -36,6 +37,7 @@ class Template:
         self._folder.mkdir()
         (self._folder / "snapshot").mkdir()
         write_bundle(self._bundle, root, mounts, disk_bytes, modules)
+        make_readable(self._folder)
 
     async def save(self, cpus: Sequence[int]) -> None:
         """Start a guest, wait until it is warm, save it. Raises Unavailable."""
@@ -45,6 +47,7 @@ class Template:
             await guest.ready()
             snapshot = self._folder / "snapshot"
             await self._runtime.checkpoint(name, snapshot)
+            make_readable(snapshot)
             self._snapshot = snapshot
         finally:
             with contextlib.suppress(ProcessLookupError):

@@ -38,6 +38,11 @@ class StateFolder:
     def __repr__(self) -> str:
         return f"<StateFolder {self.path}>"
 
+    def share_with(self, group: int) -> None:
+        """Let the group, too, reach what is below. Raises OSError."""
+        os.chown(self.path, -1, group)
+        self.path.chmod(0o710)
+
     def close(self) -> None:
         """Remove it with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)

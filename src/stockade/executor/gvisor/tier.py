@@ -9,6 +9,7 @@ from stockade.executor.affinity import CpuRotation
 from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.cgroups import CgroupError, CgroupTree, GuestCeilings, GuestCgroup
 from stockade.executor.gvisor.bundle import make_root
+from stockade.executor.gvisor.owners import make_readable
 from stockade.executor.gvisor.receipt import faults
 from stockade.executor.gvisor.runtime import Guest, Runtime
 from stockade.executor.gvisor.snapshot import Template
@@ -123,6 +124,8 @@ class GvisorTier:
         self._snapshots = snapshots
         self._root = state.path / "root"
         self._mounts = make_root(self._root, image)
+        make_readable(self._root)
+        runtime.see(self._mounts)
         self._templates: dict[Profile, asyncio.Task[Template]] = {}
         self._numbers = itertools.count(1)
         self._proof: Sandbox | None = None
@@ -202,6 +205,7 @@ class GvisorTier:
             await asyncio.wait(self._templates.values())
         self._templates.clear()
         self._state.close()
+        self._runtime.close()
 
     async def _template(self, profile: Profile) -> Template:
         """The profile's, made by whoever asks for it first; a failure is tried again."""

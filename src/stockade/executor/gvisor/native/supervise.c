@@ -1,7 +1,8 @@
 /*
  * Runs a command in a pid namespace that dies with the executor.
  *
- *   stockade-supervise --parent PID --control FD [--door FD]... [--cpu N]... -- COMMAND...
+ *   stockade-supervise --parent PID --control FD [--door FD]... [--cpu N]...
+ *                      [--root-id ID --nobody-id ID --group-id ID] [--see PATH]... -- COMMAND...
  *
  * For a tier whose sandbox is another program's work: however many processes that program
  * makes, and whatever becomes of it, they end as one.
@@ -13,10 +14,15 @@
  * --control: a socket; one packet of a byte with the init's pidfd goes out on it.
  * --door: of a cgroup, to write "0" to; entered before there is anything to count.
  * --cpu: one that the command may run on; none named: any.
+ * --root-id, --nobody-id, --group-id: for root, who they are on the host that are users 0 and
+ *   65534 and group 0 inside: from the init on nobody is root there.
+ * --see: a file or folder of the host that stays; none of the others is left inside. Beside
+ *   them there are /proc, an empty /tmp, and the command, whose own path need not be seen.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,10 +32,22 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+enum { MOST_SEEN = 32 };
+
+/* What the init and the command are to be. */
+static struct {
+    int root, nobody, group; /* ids of the host; root 0: a plain user's own */
+    const char *seen[MOST_SEEN];
+    int seen_count;
+    int program; /* the command's file */
+} wanted;
 
 static _Noreturn void fail(const char *step)
 {
@@ -53,6 +71,73 @@ static void let_go_of_streams(void)
     MUST(dup2(null, 1), "let go of the streams");
 }
 
+/* Property: the host's root is nobody from here on, whatever becomes of the command. */
+static void become_root_inside(void)
+{
+    MUST(setgroups(0, NULL), "setgroups");
+    MUST(setresgid(0, 0, 0), "setresgid");
+    MUST(setresuid(0, 0, 0), "setresuid");
+}
+
+static void make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(path, 0755) < 0 && errno != EEXIST)
+            fail(path);
+        *slash = '/';
+    }
+}
+
+/* Mounts the same file or folder below the new root, which is mounted on /tmp. */
+static void show(int descriptor, const char *path)
+{
+    char source[32], target[4096];
+    struct stat status;
+
+    snprintf(source, sizeof source, "/proc/self/fd/%d", descriptor);
+    if (snprintf(target, sizeof target, "/tmp%s", path) >= (int)sizeof target)
+        fail("a path that is too long");
+    make_folders(target);
+    MUST(fstat(descriptor, &status), path);
+    if (S_ISDIR(status.st_mode)) {
+        if (mkdir(target, 0755) < 0 && errno != EEXIST)
+            fail(target);
+    } else {
+        MUST(close(open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0644)), target);
+    }
+    MUST(mount(source, target, NULL, MS_BIND | MS_REC, NULL), path);
+    close(descriptor);
+}
+
+/*
+ * Property: of the host's files only those that were named are left, for the command as for
+ * what takes it over; and of its processes only those of this namespace.
+ */
+static void leave_host(void)
+{
+    int seen[MOST_SEEN];
+
+    /* Before anything is in front of them. */
+    for (int i = 0; i < wanted.seen_count; i++) {
+        seen[i] = open(wanted.seen[i], O_PATH | O_CLOEXEC);
+        MUST(seen[i], wanted.seen[i]);
+    }
+    MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "make the mounts private");
+    MUST(mount("root", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755"), "mount a root");
+    for (int i = 0; i < wanted.seen_count; i++)
+        show(seen[i], wanted.seen[i]);
+    if (mkdir("/tmp/tmp", 0755) < 0 && errno != EEXIST)
+        fail("make /tmp");
+    MUST(mkdir("/tmp/proc", 0755), "make /proc");
+    MUST(mount("proc", "/tmp/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "mount /proc");
+    MUST(chdir("/tmp"), "chdir");
+    /* The old root on top of the new one, to be taken off: pivot_root(2). */
+    MUST(syscall(SYS_pivot_root, ".", "."), "pivot_root");
+    MUST(umount2(".", MNT_DETACH), "unmount the host");
+    MUST(chdir("/"), "chdir");
+}
+
 /* Property: nothing of the command outlives the init, nor the init the supervisor. */
 static _Noreturn void be_init(int alive, char **command)
 {
@@ -65,13 +150,14 @@ static _Noreturn void be_init(int alive, char **command)
     if (read(alive, &byte, 1) != 1)
         _exit(1);
     close(alive);
-    /* Property: the command sees the processes of this namespace, and no other's. */
-    MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "make the mounts private");
-    MUST(mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "mount /proc");
+    if (wanted.root)
+        become_root_inside();
+    leave_host();
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
     child = fork();
     MUST(child, "fork");
     if (child == 0) {
-        execvp(command[0], command);
+        syscall(SYS_execveat, wanted.program, "", command, environ, AT_EMPTY_PATH);
         fail(command[0]);
     }
     let_go_of_streams();
@@ -116,6 +202,17 @@ static void write_file(pid_t process, const char *name, const char *text)
     close(file);
 }
 
+/* Users 0 and nobody, which is all that gVisor has use for. */
+static void map_ids(pid_t process)
+{
+    char map[64];
+
+    snprintf(map, sizeof map, "0 %d 1\n65534 %d 1", wanted.root, wanted.nobody);
+    write_file(process, "uid_map", map);
+    snprintf(map, sizeof map, "0 %d 1\n65534 %d 1", wanted.group, wanted.nobody);
+    write_file(process, "gid_map", map);
+}
+
 /* A plain user makes namespaces from within one of users: user_namespaces(7). */
 static void map_own_ids(pid_t process)
 {
@@ -142,6 +239,8 @@ static int number_of(const char *text)
 
 int main(int count, char **arguments)
 {
+    /* Property: a crash leaves nothing on the host; 0 would let a handler run: core(5). */
+    static const struct rlimit no_core = {1, 1};
     int parent = -1, control = -1, pidfd = -1, alive[2], status, i = 1;
     struct clone_args clone;
     cpu_set_t cpus;
@@ -150,12 +249,22 @@ int main(int count, char **arguments)
     CPU_ZERO(&cpus);
 
     for (; i + 1 < count && strcmp(arguments[i], "--") != 0; i += 2) {
+        if (strcmp(arguments[i], "--see") == 0 && wanted.seen_count < MOST_SEEN) {
+            wanted.seen[wanted.seen_count++] = arguments[i + 1];
+            continue;
+        }
         const int number = number_of(arguments[i + 1]);
 
         if (strcmp(arguments[i], "--parent") == 0) {
             parent = number;
         } else if (strcmp(arguments[i], "--control") == 0) {
             control = number;
+        } else if (strcmp(arguments[i], "--root-id") == 0) {
+            wanted.root = number;
+        } else if (strcmp(arguments[i], "--nobody-id") == 0) {
+            wanted.nobody = number;
+        } else if (strcmp(arguments[i], "--group-id") == 0) {
+            wanted.group = number;
         } else if (strcmp(arguments[i], "--door") == 0) {
             if (write(number, "0", 1) != 1)
                 fail("enter the cgroup");
@@ -166,9 +275,11 @@ int main(int count, char **arguments)
             break;
         }
     }
-    if (i + 1 >= count || strcmp(arguments[i], "--") != 0 || parent < 0 || control < 0) {
+    if (i + 1 >= count || strcmp(arguments[i], "--") != 0 || parent < 0 || control < 0 ||
+        !wanted.root != !wanted.nobody || !wanted.root != !wanted.group) {
         fputs("usage: stockade-supervise --parent PID --control FD [--door FD]... "
-              "[--cpu N]... -- COMMAND\n",
+              "[--cpu N]... [--root-id ID --nobody-id ID --group-id ID] [--see PATH]... "
+              "-- COMMAND\n",
               stderr);
         return 64;
     }
@@ -177,11 +288,15 @@ int main(int count, char **arguments)
         return 1; /* the executor died before it could be watched */
     if (CPU_COUNT(&cpus))
         MUST(sched_setaffinity(0, sizeof cpus, &cpus), "sched_setaffinity");
+    MUST(setrlimit(RLIMIT_CORE, &no_core), "setrlimit");
+    wanted.program = open(arguments[i + 1], O_PATH | O_CLOEXEC);
+    MUST(wanted.program, arguments[i + 1]);
     MUST(fcntl(control, F_SETFD, FD_CLOEXEC), "fcntl");
     MUST(pipe2(alive, O_CLOEXEC), "pipe");
     memset(&clone, 0, sizeof clone);
-    clone.flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_PIDFD;
-    if (geteuid() != 0)
+    clone.flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS |
+                  CLONE_PIDFD;
+    if (geteuid() != 0 || wanted.root)
         clone.flags |= CLONE_NEWUSER;
     clone.exit_signal = SIGCHLD;
     clone.pidfd = (uint64_t)(uintptr_t)&pidfd;
@@ -189,10 +304,13 @@ int main(int count, char **arguments)
     MUST(init, "clone");
     if (init == 0) {
         close(alive[1]);
+        close(control);
         be_init(alive[0], arguments + i + 1);
     }
     close(alive[0]);
-    if (clone.flags & CLONE_NEWUSER)
+    if (wanted.root)
+        map_ids((pid_t)init);
+    else if (clone.flags & CLONE_NEWUSER)
         map_own_ids((pid_t)init);
     MUST(write(alive[1], "+", 1), "start the init");
     let_go_of_streams();
