@@ -1,6 +1,7 @@
 """``kill -9`` of an executor: nothing that it started outlives it."""
 
 import asyncio
+import contextlib
 import glob
 import os
 import signal
@@ -9,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.contract.fixtures import REAL
 from tests.contract.kit import command, descendants, living, marker, until
+from tests.contract.traits import TRAITS
 
 from stockade.executor import open_local
 from stockade.port import Tier
 
-pytestmark = [pytest.mark.plain_user, pytest.mark.tier("namespace")]
+pytestmark = pytest.mark.plain_user
 
 EXECUTOR = """
 import asyncio, sys
@@ -28,19 +31,29 @@ for _ in range(2):
     if os.fork() == 0:
         os.setsid()
         break
+os.write(1, b"up ")
 os.execvp("sleep", ["sleep", sys.argv[1]])
 '''
 
 async def main():
-    async with open_local(parked=2, tiers={Tier.NAMESPACE}) as environment:
+    heard = b""
+
+    async def hear(stream, data):
+        nonlocal heard
+        heard += data
+
+    async with open_local(parked=2, tiers={Tier(sys.argv[2])}) as environment:
         mark = sys.argv[1]
         program = ExecutionRequest(PythonSource(HIDE, (mark,)))
-        running = [await environment.start(program) for _ in range(2)]
-        running.append(await environment.start(program, SandboxRequest(tenant="other")))
+        running = [await environment.start(program, on_output=hear) for _ in range(2)]
+        other = SandboxRequest(tenant="other")
+        running.append(await environment.start(program, other, on_output=hear))
         session = await environment.open_session()
-        running.append(await session.start(program))
+        running.append(await session.start(program, on_output=hear))
         idle = await environment.open_session()
         await idle.write_file("f", b"x")
+        while heard.count(b"up ") < 12:
+            await asyncio.sleep(0.01)
         print("up", flush=True)
         await asyncio.sleep(60)
 
@@ -57,29 +70,49 @@ def cgroups(executor: int) -> list[str]:
     return glob.glob(f"/sys/fs/cgroup/**/stockade-{executor}-*", recursive=True)  # noqa: PTH207
 
 
+def folders(executor: int) -> list[Path]:
+    """Those that it holds for the time that it lives."""
+    found = []
+    for descriptor in Path(f"/proc/{executor}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            path = descriptor.readlink()
+            if "stockade" in str(path) and "cgroup" not in str(path) and path.is_dir():
+                found.append(path)
+    return found
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-async def test_nothing_outlives_it(number: int) -> None:
+@pytest.mark.parametrize("tier", REAL)
+async def test_nothing_outlives_it(tier: Tier, number: int) -> None:
     mark = marker()
     mounts = Path("/proc/self/mountinfo").read_text()
     with subprocess.Popen(
-        [sys.executable, "-c", EXECUTOR, mark], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", EXECUTOR, mark, tier],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as executor:
         assert executor.stdout is not None
         assert await asyncio.to_thread(executor.stdout.readline) == b"up\n"
-        await until(lambda: len(living(mark)) >= 12)
-        below = guests(executor.pid)
+        if TRAITS[tier].shows_guests:
+            await until(lambda: len(living(mark)) >= 12)
+        below, held = guests(executor.pid), folders(executor.pid)
         assert len(below) > 16
+        assert len(held) == (1 if tier is Tier.GVISOR else 0)
         executor.send_signal(number)
         executor.wait(5)
         await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), 2)
     assert living(mark) == []
+    # Nor one that had left the tree of its processes: their command lines name the folder.
+    assert [living(str(folder)) for folder in held] == [[] for _ in held]
     assert Path("/proc/self/mountinfo").read_text() == mounts
-    # The directories of its cgroups are empty; the next executor removes them.
-    async with open_local(warm=False, tiers={Tier.NAMESPACE}) as environment:
+    # The directories of its cgroups are empty; the next executor removes them, and its folder.
+    async with open_local(warm=False, tiers={tier}) as environment:
         assert (await environment.run(command("true"))).ok
         assert cgroups(executor.pid) == []
+        assert not any(folder.exists() for folder in held)
 
 
+@pytest.mark.tier("namespace")
 async def test_a_killed_launcher_takes_its_sandboxes_along() -> None:
     mark = marker()
     async with open_local(parked=1, tiers={Tier.NAMESPACE}) as environment:
