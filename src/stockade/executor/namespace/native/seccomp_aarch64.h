@@ -8,174 +8,185 @@
 
 static const struct sock_filter seccomp_filter[] = {
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 4 },                  /*   0 the instruction set */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 168, 0xc00000b7 },      /*   1 any other way into the kernel */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 179, 0xc00000b7 },      /*   1 any other way into the kernel */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 0 },                  /*   2 the number of the call */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 59, 217 },              /*   3 from 217..219 add_key to keyctl */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 69, 217 },              /*   3 from 217..219 add_key to keyctl */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 19, 292 },              /*   4 from 292 io_pgetevents */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 9, 444 },               /*   5 from 444..446 landlock_create_ruleset to landlock_restrict_self */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 5, 452 },               /*   6 from 452..456 fchmodat2 to futex_requeue */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 462 },               /*   7 from 462..466 mseal to removexattrat */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 471 },               /*   8 from 471 rseq_slice_yield */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 158, 159, 471 },           /*   9 471 rseq_slice_yield */
-	{ BPF_JMP | BPF_JGE | BPF_K, 156, 157, 467 },           /*  10 from 467..470 open_tree_attr to listns */
-	{ BPF_JMP | BPF_JGE | BPF_K, 155, 156, 457 },           /*  11 from 457..461 statmount to lsm_list_modules */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 169, 170, 471 },           /*   9 471 rseq_slice_yield */
+	{ BPF_JMP | BPF_JGE | BPF_K, 167, 168, 467 },           /*  10 from 467..470 open_tree_attr to listns */
+	{ BPF_JMP | BPF_JGE | BPF_K, 166, 167, 457 },           /*  11 from 457..461 statmount to lsm_list_modules */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 448 },               /*  12 from 448 process_mrelease */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 154, 153, 449 },           /*  13 449 futex_waitv */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 154, 153, 447 },           /*  14 447 memfd_secret */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 165, 164, 449 },           /*  13 449 futex_waitv */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 165, 164, 447 },           /*  14 447 memfd_secret */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 5, 428 },               /*  15 from 428..433 open_tree to fspick */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 438 },               /*  16 from 438 pidfd_getfd */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 150, 0, 439 },             /*  17 439 faccessat2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 149, 148, 441 },           /*  18 441 epoll_pwait2 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 147, 434 },             /*  19 from 434 pidfd_open */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 148, 147, 435 },           /*  20 435 clone3 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 146, 0, 293 },             /*  21 293 rseq */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 144, 0, 294 },             /*  22 294 kexec_file_load */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 144, 145, 424 },           /*  23 424 pidfd_send_signal */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 22, 244 },              /*  24 from 244 not known */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 161, 0, 439 },             /*  17 439 faccessat2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 160, 159, 441 },           /*  18 441 epoll_pwait2 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 158, 434 },             /*  19 from 434 pidfd_open */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 159, 158, 435 },           /*  20 435 clone3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 157, 0, 293 },             /*  21 293 rseq */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 155, 0, 294 },             /*  22 294 kexec_file_load */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 155, 156, 424 },           /*  23 424 pidfd_send_signal */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 32, 244 },              /*  24 from 244 not known */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 275 },               /*  25 from 275..276 sched_getattr to renameat2 */
 	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 277 },               /*  26 277 seccomp */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  27 seccomp argument 1 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 138, 139, 0xa },          /*  28 seccomp argument 1 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 149, 150, 0xa },          /*  28 seccomp argument 1 */
 	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 279 },               /*  29 279 memfd_create */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  30 memfd_create argument 1 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 135, 136, 0x4 },          /*  31 memfd_create argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 134, 0, 280 },             /*  32 280 bpf */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 133, 134, 282 },           /*  33 282 userfaultfd */
+	{ BPF_JMP | BPF_JSET | BPF_K, 146, 147, 0x4 },          /*  31 memfd_create argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 145, 0, 280 },             /*  32 280 bpf */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 144, 145, 282 },           /*  33 282 userfaultfd */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 262 },               /*  34 from 262..268 fanotify_init to setns */
-	{ BPF_JMP | BPF_JGE | BPF_K, 83, 0, 274 },              /*  35 from 274 sched_setattr */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 131, 130, 269 },           /*  36 269 sendmmsg */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 131, 260 },             /*  37 from 260 wait4 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 129, 261 },             /*  38 261 prlimit64 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 94, 0, 274 },              /*  35 from 274 sched_setattr */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 142, 141, 269 },           /*  36 269 sendmmsg */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 142, 260 },             /*  37 from 260 wait4 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 140, 261 },             /*  38 261 prlimit64 */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  39 prlimit64 argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 126, 0 },               /*  40 prlimit64 argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 137, 0 },               /*  40 prlimit64 argument 0 */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  41 prlimit64 argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 125, 4 },               /*  42 prlimit64 argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 8, 4 },                 /*  42 prlimit64 argument 1 */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  43 prlimit64 argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 122, 0 },               /*  44 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0 },                 /*  44 prlimit64 argument 2 */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 36 },                 /*  45 prlimit64 argument 2 */
-	{ BPF_JMP | BPF_JA, 0, 0, 107 },                        /*  46 prlimit64 argument 2 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 234 },               /*  47 from 234..235 remap_file_pages to mbind */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 240 },               /*  48 from 240 rt_tgsigqueueinfo */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 117, 118, 241 },           /*  49 241 perf_event_open */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 117, 116, 236 },           /*  50 236 get_mempolicy */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 4, 224 },               /*  51 from 224..225 swapon to swapoff */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 114, 226 },             /*  52 from 226..232 mprotect to mincore */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 114, 233 },             /*  53 233 madvise */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  54 madvise argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 111, 112, 12 },            /*  55 madvise argument 2 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 221 },               /*  56 from 221 execve */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 110, 222 },             /*  57 222 mmap */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 40 },                 /*  58 mmap argument 3 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 107, 108, 0x40000 },      /*  59 mmap argument 3 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 106, 220 },             /*  60 220 clone */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  61 clone argument 0 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 104, 105, 0x7e020000 },   /*  62 clone argument 0 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 59, 104 },              /*  63 from 104..106 kexec_load to delete_module */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 46, 161 },              /*  64 from 161..162 sethostname to setdomainname */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 35, 170 },              /*  65 from 170..171 settimeofday to adjtimex */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 32, 198 },              /*  66 from 198 socket */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 200 },               /*  67 from 200..207 bind to recvfrom */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 99, 208 },              /*  68 208 setsockopt */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  69 setsockopt argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 97, 1 },                /*  70 setsockopt argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  71 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 94, 0, 26 },               /*  72 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 93, 0, 50 },               /*  73 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 92, 0, 51 },               /*  74 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 91, 92, 52 },              /*  75 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 199 },               /*  76 199 socketpair */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  77 socketpair argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 89, 19, 1 },               /*  78 socketpair argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  79 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /*  80 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /*  81 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 15, 10 },               /*  82 socket argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  83 socket argument 1 */
-	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /*  84 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /*  85 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /*  86 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 79, 5 },                /*  87 socket argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  88 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 78, 0, 1 },                /*  89 socket argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  90 socket argument 1 */
-	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /*  91 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 74, 0, 5 },                /*  92 socket argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  93 socket argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 73, 0, 0 },                /*  94 socket argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 72, 0, 6 },                /*  95 socket argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 71, 0, 17 },               /*  96 socket argument 2 */
-	{ BPF_RET | BPF_K, 0, 0, 0x5005d },                     /*  97 EPROTONOSUPPORT */
-	{ BPF_RET | BPF_K, 0, 0, 0x50061 },                     /*  98 EAFNOSUPPORT */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 67, 172 },              /*  99 from 172..179 getpid to sysinfo */
-	{ BPF_JMP | BPF_JGE | BPF_K, 66, 67, 180 },             /* 100 from 180..197 mq_open to shmdt */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 65, 163 },              /* 101 from 163 getrlimit */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 164 },               /* 102 164 setrlimit */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 103 setrlimit argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 62, 63, 4 },               /* 104 setrlimit argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 62, 167 },              /* 105 167 prctl */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 106 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 59, 0, 26 },               /* 107 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 58, 0, 35 },               /* 108 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 57, 0, 62 },               /* 109 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 56, 57, 67 },              /* 110 prctl argument 0 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 5, 120 },               /* 111 from 120..121 sched_getscheduler to sched_getparam */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 54, 0, 122 },              /* 112 122 sched_setaffinity */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 140 },               /* 113 140 setpriority */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 114 setpriority argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 37, 51, 0 },               /* 115 setpriority argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 50, 51, 142 },             /* 116 142 reboot */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 116 },               /* 117 from 116..117 syslog to ptrace */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 48, 118 },              /* 118 from 118..119 sched_setparam to sched_setscheduler */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 119 sched_setparam argument 0, sched_setscheduler argument 0, sched_setattr argument 0 */
-	{ BPF_JMP | BPF_JA, 0, 0, 33 },                         /* 120 sched_setparam argument 0, sched_setscheduler argument 0, sched_setattr argument 0 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 45, 107 },              /* 121 from 107..111 timer_create to timer_delete */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 44, 45, 112 },             /* 122 112 clock_settime */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 15, 43 },               /* 123 from 43..50 statfs to fchdir */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 10, 76 },               /* 124 from 76..80 splice to fstat */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 41, 0, 81 },               /* 125 81 sync */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 40, 0, 89 },               /* 126 89 acct */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 6, 92 },                /* 127 92 personality */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 128 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 38, 0, 0 },                /* 129 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 37, 0, 0xffffffff },       /* 130 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 36, 0, 8 },                /* 131 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 35, 0, 0x20000 },          /* 132 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 34, 33, 0x20008 },         /* 133 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 32, 33, 97 },              /* 134 97 unshare */
-	{ BPF_JMP | BPF_JGE | BPF_K, 31, 0, 75 },               /* 135 from 75 vmsplice */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 30, 0, 51 },               /* 136 51 chroot */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 29, 0, 58 },               /* 137 58 vhangup */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 28, 29, 60 },              /* 138 60 quotactl */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 25, 25 },               /* 139 from 25 fcntl */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 31 },                /* 140 from 31..32 ioprio_get to flock */
-	{ BPF_JMP | BPF_JGE | BPF_K, 25, 0, 39 },               /* 141 from 39..42 umount2 to nfsservctl */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 25, 33 },               /* 142 33 mknodat */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 143 mknodat argument 2 */
-	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf000 },            /* 144 mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 22, 0, 0 },                /* 145 mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 21, 0, 0x8000 },           /* 146 mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 20, 0, 0x1000 },           /* 147 mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 19, 18, 0xc000 },          /* 148 mknodat argument 2 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 9, 29 },                /* 149 from 29 ioctl */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 4, 30 },                /* 150 30 ioprio_set */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 151 ioprio_set argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 14, 1 },                /* 152 ioprio_set argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 153 ioprio_set argument 1, setpriority argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 13, 12, 0 },               /* 154 ioprio_set argument 1, sched_setparam argument 0, sched_setscheduler argument 0, setpriority argument 1, prlimit64 argument 2, sched_setattr argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 155 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 10, 0, 0x5412 },           /* 156 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 9, 0, 0x541c },            /* 157 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 8, 9, 0x5423 },            /* 158 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 9, 25 },                /* 159 25 fcntl */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 160 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 5, 0, 1024 },              /* 161 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 4, 0, 1026 },              /* 162 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 3, 0, 1036 },              /* 163 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 3, 1040 },              /* 164 fcntl argument 1 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 5 },                 /* 165 from 5..17 setxattr to getcwd */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 18 },                /* 166 18 lookup_dcookie */
-	{ BPF_RET | BPF_K, 0, 0, 0x50001 },                     /* 167 EPERM */
-	{ BPF_RET | BPF_K, 0, 0, 0x7fff0000 },                  /* 168 ALLOW */
-	{ BPF_RET | BPF_K, 0, 0, 0x50026 },                     /* 169 ENOSYS */
-	{ BPF_RET | BPF_K, 0, 0, 0x80000000 },                  /* 170 KILL_PROCESS */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 4, 0, 0 },                 /*  46 prlimit64 argument 2 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 40 },                 /*  47 prlimit64 argument 3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0 },                 /*  48 prlimit64 argument 3 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 44 },                 /*  49 prlimit64 argument 3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 64, 0, 0 },                /*  50 prlimit64 argument 3 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  51 prlimit64 argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 126, 4 },               /*  52 prlimit64 argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  53 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 123, 0 },               /*  54 prlimit64 argument 2 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 36 },                 /*  55 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JA, 0, 0, 108 },                        /*  56 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 234 },               /*  57 from 234..235 remap_file_pages to mbind */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 240 },               /*  58 from 240 rt_tgsigqueueinfo */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 118, 119, 241 },           /*  59 241 perf_event_open */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 118, 117, 236 },           /*  60 236 get_mempolicy */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 4, 224 },               /*  61 from 224..225 swapon to swapoff */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 115, 226 },             /*  62 from 226..232 mprotect to mincore */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 115, 233 },             /*  63 233 madvise */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  64 madvise argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 112, 113, 12 },            /*  65 madvise argument 2 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 221 },               /*  66 from 221 execve */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 111, 222 },             /*  67 222 mmap */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 40 },                 /*  68 mmap argument 3 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 108, 109, 0x40000 },      /*  69 mmap argument 3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 107, 220 },             /*  70 220 clone */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  71 clone argument 0 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 105, 106, 0x7e020000 },   /*  72 clone argument 0 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 60, 104 },              /*  73 from 104..106 kexec_load to delete_module */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 47, 161 },              /*  74 from 161..162 sethostname to setdomainname */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 35, 170 },              /*  75 from 170..171 settimeofday to adjtimex */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 32, 198 },              /*  76 from 198 socket */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 200 },               /*  77 from 200..207 bind to recvfrom */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 100, 208 },             /*  78 208 setsockopt */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  79 setsockopt argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 98, 1 },                /*  80 setsockopt argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  81 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 95, 0, 26 },               /*  82 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 94, 0, 50 },               /*  83 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 93, 0, 51 },               /*  84 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 92, 93, 52 },              /*  85 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 199 },               /*  86 199 socketpair */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  87 socketpair argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 90, 19, 1 },               /*  88 socketpair argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  89 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /*  90 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /*  91 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 15, 10 },               /*  92 socket argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  93 socket argument 1 */
+	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /*  94 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /*  95 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /*  96 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 80, 5 },                /*  97 socket argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  98 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 79, 0, 1 },                /*  99 socket argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 100 socket argument 1 */
+	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /* 101 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 75, 0, 5 },                /* 102 socket argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 103 socket argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 74, 0, 0 },                /* 104 socket argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 73, 0, 6 },                /* 105 socket argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 72, 0, 17 },               /* 106 socket argument 2 */
+	{ BPF_RET | BPF_K, 0, 0, 0x5005d },                     /* 107 EPROTONOSUPPORT */
+	{ BPF_RET | BPF_K, 0, 0, 0x50061 },                     /* 108 EAFNOSUPPORT */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 68, 172 },              /* 109 from 172..179 getpid to sysinfo */
+	{ BPF_JMP | BPF_JGE | BPF_K, 67, 68, 180 },             /* 110 from 180..197 mq_open to shmdt */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 66, 163 },              /* 111 from 163 getrlimit */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 164 },               /* 112 164 setrlimit */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 113 setrlimit argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 64, 4 },                /* 114 setrlimit argument 0 */
+	{ BPF_RET | BPF_K, 0, 0, 0x50000 },                     /* 115 PRETENDED */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 62, 167 },              /* 116 167 prctl */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 117 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 59, 0, 26 },               /* 118 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 58, 0, 35 },               /* 119 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 57, 0, 62 },               /* 120 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 56, 57, 67 },              /* 121 prctl argument 0 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 5, 120 },               /* 122 from 120..121 sched_getscheduler to sched_getparam */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 54, 0, 122 },              /* 123 122 sched_setaffinity */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 140 },               /* 124 140 setpriority */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 125 setpriority argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 37, 51, 0 },               /* 126 setpriority argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 50, 51, 142 },             /* 127 142 reboot */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 116 },               /* 128 from 116..117 syslog to ptrace */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 48, 118 },              /* 129 from 118..119 sched_setparam to sched_setscheduler */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 130 sched_setparam argument 0, sched_setscheduler argument 0, sched_setattr argument 0 */
+	{ BPF_JMP | BPF_JA, 0, 0, 33 },                         /* 131 sched_setparam argument 0, sched_setscheduler argument 0, sched_setattr argument 0 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 45, 107 },              /* 132 from 107..111 timer_create to timer_delete */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 44, 45, 112 },             /* 133 112 clock_settime */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 15, 43 },               /* 134 from 43..50 statfs to fchdir */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 10, 76 },               /* 135 from 76..80 splice to fstat */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 41, 0, 81 },               /* 136 81 sync */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 40, 0, 89 },               /* 137 89 acct */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 6, 92 },                /* 138 92 personality */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 139 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 38, 0, 0 },                /* 140 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 37, 0, 0xffffffff },       /* 141 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 36, 0, 8 },                /* 142 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 35, 0, 0x20000 },          /* 143 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 34, 33, 0x20008 },         /* 144 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 32, 33, 97 },              /* 145 97 unshare */
+	{ BPF_JMP | BPF_JGE | BPF_K, 31, 0, 75 },               /* 146 from 75 vmsplice */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 30, 0, 51 },               /* 147 51 chroot */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 29, 0, 58 },               /* 148 58 vhangup */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 28, 29, 60 },              /* 149 60 quotactl */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 25, 25 },               /* 150 from 25 fcntl */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 31 },                /* 151 from 31..32 ioprio_get to flock */
+	{ BPF_JMP | BPF_JGE | BPF_K, 25, 0, 39 },               /* 152 from 39..42 umount2 to nfsservctl */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 25, 33 },               /* 153 33 mknodat */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 154 mknodat argument 2 */
+	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf000 },            /* 155 mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 22, 0, 0 },                /* 156 mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 21, 0, 0x8000 },           /* 157 mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 20, 0, 0x1000 },           /* 158 mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 19, 18, 0xc000 },          /* 159 mknodat argument 2 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 9, 29 },                /* 160 from 29 ioctl */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 4, 30 },                /* 161 30 ioprio_set */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 162 ioprio_set argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 14, 1 },                /* 163 ioprio_set argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 164 ioprio_set argument 1, setpriority argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 13, 12, 0 },               /* 165 ioprio_set argument 1, sched_setparam argument 0, sched_setscheduler argument 0, setpriority argument 1, prlimit64 argument 2, sched_setattr argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 166 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 10, 0, 0x5412 },           /* 167 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 9, 0, 0x541c },            /* 168 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 8, 9, 0x5423 },            /* 169 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 9, 25 },                /* 170 25 fcntl */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 171 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 5, 0, 1024 },              /* 172 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 4, 0, 1026 },              /* 173 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 3, 0, 1036 },              /* 174 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 3, 1040 },              /* 175 fcntl argument 1 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 5 },                 /* 176 from 5..17 setxattr to getcwd */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 18 },                /* 177 18 lookup_dcookie */
+	{ BPF_RET | BPF_K, 0, 0, 0x50001 },                     /* 178 EPERM */
+	{ BPF_RET | BPF_K, 0, 0, 0x7fff0000 },                  /* 179 ALLOW */
+	{ BPF_RET | BPF_K, 0, 0, 0x50026 },                     /* 180 ENOSYS */
+	{ BPF_RET | BPF_K, 0, 0, 0x80000000 },                  /* 181 KILL_PROCESS */
 };

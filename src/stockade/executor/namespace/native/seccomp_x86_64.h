@@ -8,174 +8,185 @@
 
 static const struct sock_filter seccomp_filter[] = {
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 4 },                  /*   0 the instruction set */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 168, 0xc000003e },      /*   1 any other way into the kernel */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 179, 0xc000003e },      /*   1 any other way into the kernel */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 0 },                  /*   2 the number of the call */
-	{ BPF_JMP | BPF_JGE | BPF_K, 166, 0, 0x40000000 },      /*   3 x32 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 59, 236 },              /*   4 from 236..238 vserver to set_mempolicy */
+	{ BPF_JMP | BPF_JGE | BPF_K, 177, 0, 0x40000000 },      /*   3 x32 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 69, 236 },              /*   4 from 236..238 vserver to set_mempolicy */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 29, 314 },              /*   5 from 314 sched_setattr */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 14, 434 },              /*   6 from 434 pidfd_open */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 7, 448 },               /*   7 from 448 process_mrelease */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 462 },               /*   8 from 462..466 mseal to removexattrat */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 471 },               /*   9 from 471 rseq_slice_yield */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 158, 61, 471 },            /*  10 471 rseq_slice_yield */
-	{ BPF_JMP | BPF_JGE | BPF_K, 156, 157, 467 },           /*  11 from 467..470 open_tree_attr to listns */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 169, 71, 471 },            /*  10 471 rseq_slice_yield */
+	{ BPF_JMP | BPF_JGE | BPF_K, 167, 168, 467 },           /*  11 from 467..470 open_tree_attr to listns */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 452 },               /*  12 from 452..456 fchmodat2 to futex_requeue */
-	{ BPF_JMP | BPF_JGE | BPF_K, 154, 155, 457 },           /*  13 from 457..461 statmount to lsm_list_modules */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 154, 153, 449 },           /*  14 449 futex_waitv */
+	{ BPF_JMP | BPF_JGE | BPF_K, 165, 166, 457 },           /*  13 from 457..461 statmount to lsm_list_modules */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 165, 164, 449 },           /*  14 449 futex_waitv */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 440 },               /*  15 from 440 process_madvise */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 444 },               /*  16 from 444..446 landlock_create_ruleset to landlock_restrict_self */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 54, 151, 447 },            /*  17 447 memfd_secret */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 150, 149, 441 },           /*  18 441 epoll_pwait2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 52, 0, 435 },              /*  19 435 clone3 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 147, 148, 438 },           /*  20 438 pidfd_getfd */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 64, 162, 447 },            /*  17 447 memfd_secret */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 161, 160, 441 },           /*  18 441 epoll_pwait2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 62, 0, 435 },              /*  19 435 clone3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 158, 159, 438 },           /*  20 438 pidfd_getfd */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 4, 324 },               /*  21 from 324..332 membarrier to statx */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 337 },               /*  22 from 337 not known */
-	{ BPF_JMP | BPF_JGE | BPF_K, 144, 0, 428 },             /*  23 from 428..433 open_tree to fspick */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 144, 47, 424 },            /*  24 424 pidfd_send_signal */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 46, 143, 333 },            /*  25 333 io_pgetevents */
+	{ BPF_JMP | BPF_JGE | BPF_K, 155, 0, 428 },             /*  23 from 428..433 open_tree to fspick */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 155, 57, 424 },            /*  24 424 pidfd_send_signal */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 56, 154, 333 },            /*  25 333 io_pgetevents */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 4, 319 },               /*  26 from 319 memfd_create */
 	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 320 },               /*  27 from 320..321 kexec_file_load to bpf */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 140, 139, 322 },           /*  28 322 execveat */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 151, 150, 322 },           /*  28 322 execveat */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  29 memfd_create argument 1 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 137, 138, 0x4 },          /*  30 memfd_create argument 1 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 61, 315 },              /*  31 from 315..316 sched_getattr to renameat2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 136, 317 },             /*  32 317 seccomp */
+	{ BPF_JMP | BPF_JSET | BPF_K, 148, 149, 0x4 },          /*  30 memfd_create argument 1 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 72, 315 },              /*  31 from 315..316 sched_getattr to renameat2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 147, 317 },             /*  32 317 seccomp */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  33 seccomp argument 1 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 133, 134, 0xa },          /*  34 seccomp argument 1 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 15, 278 },              /*  35 from 278..279 vmsplice to move_pages */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 11, 300 },              /*  36 from 300..301 fanotify_init to fanotify_mark */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 8, 302 },               /*  37 302 prlimit64 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 144, 145, 0xa },          /*  34 seccomp argument 1 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 25, 278 },              /*  35 from 278..279 vmsplice to move_pages */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 21, 300 },              /*  36 from 300..301 fanotify_init to fanotify_mark */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 18, 302 },              /*  37 302 prlimit64 */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  38 prlimit64 argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 128, 0 },               /*  39 prlimit64 argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 139, 0 },               /*  39 prlimit64 argument 0 */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  40 prlimit64 argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 127, 4 },               /*  41 prlimit64 argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 8, 4 },                 /*  41 prlimit64 argument 1 */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  42 prlimit64 argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 124, 0 },               /*  43 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0 },                 /*  43 prlimit64 argument 2 */
 	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 36 },                 /*  44 prlimit64 argument 2 */
-	{ BPF_JMP | BPF_JA, 0, 0, 48 },                         /*  45 prlimit64 argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 122, 0, 307 },             /*  46 307 sendmmsg */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 121, 120, 309 },           /*  47 309 getcpu */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 119, 280 },             /*  48 from 280..293 utimensat to pipe2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 22, 0, 294 },              /*  49 294 inotify_init1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 117, 118, 298 },           /*  50 298 perf_event_open */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 10, 251 },              /*  51 from 251 ioprio_set */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 4, 257 },               /*  52 from 257..258 openat to mkdirat */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 259 },               /*  53 259 mknodat */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  54 mknodat argument 2 */
-	{ BPF_JMP | BPF_JA, 0, 0, 50 },                         /*  55 mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 111, 112, 272 },           /*  56 272 unshare */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 253 },               /*  57 from 253..255 inotify_init to inotify_rm_watch */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 109, 13, 256 },            /*  58 256 migrate_pages */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 109, 0, 252 },             /*  59 252 ioprio_get */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  60 ioprio_set argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 27, 106, 1 },              /*  61 ioprio_set argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 106, 0, 239 },             /*  62 239 get_mempolicy */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 105, 104, 247 },           /*  63 247 waitid */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 30, 137 },              /*  64 from 137..138 statfs to fstatfs */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 186 },               /*  65 from 186..202 gettid to futex */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 217 },               /*  66 from 217..219 getdents64 to restart_syscall */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 100, 0, 220 },             /*  67 220 semtimedop */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 99, 100, 227 },            /*  68 227 clock_settime */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 205 },               /*  69 from 205..211 set_thread_area to get_thread_area */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 212 },               /*  70 from 212 lookup_dcookie */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 97, 96, 213 },             /*  71 213 epoll_create */
-	{ BPF_RET | BPF_K, 0, 0, 0x50026 },                     /*  72 ENOSYS */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 94, 95, 203 },             /*  73 203 sched_setaffinity */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 10, 153 },              /*  74 from 153..156 vhangup to _sysctl */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 5, 157 },               /*  75 157 prctl */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  76 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 90, 0, 26 },               /*  77 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 89, 0, 35 },               /*  78 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 88, 0, 62 },               /*  79 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 87, 88, 67 },              /*  80 prctl argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 87, 0, 158 },              /*  81 158 arch_prctl */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 85, 160 },              /*  82 160 setrlimit */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  83 setrlimit argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 83, 84, 4 },               /*  84 setrlimit argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 82, 0, 139 },              /*  85 139 sysfs */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 4, 141 },               /*  86 141 setpriority */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  87 setpriority argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 79, 0 },                /*  88 setpriority argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  89 setpriority argument 1, ioprio_set argument 1 */
-	{ BPF_JMP | BPF_JA, 0, 0, 3 },                          /*  90 setpriority argument 1, ioprio_set argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 142 },               /*  91 142 sched_setparam */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 76, 144 },              /*  92 144 sched_setscheduler */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  93 sched_setparam argument 0, sched_setscheduler argument 0, sched_setattr argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 74, 73, 0 },               /*  94 setpriority argument 1, sched_setparam argument 0, sched_setscheduler argument 0, ioprio_set argument 1, prlimit64 argument 2, sched_setattr argument 0 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 24, 64 },               /*  95 from 64..71 semget to msgctl */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 14, 133 },              /*  96 from 133 mknod */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 7, 134 },               /*  97 from 134 uselib */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 69, 135 },              /*  98 135 personality */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  99 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 68, 0, 0 },                /* 100 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 67, 0, 0xffffffff },       /* 101 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 66, 0, 8 },                /* 102 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 65, 0, 0x20000 },          /* 103 personality argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 64, 63, 0x20008 },         /* 104 personality argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 105 mknod argument 1 */
-	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf000 },            /* 106 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 61, 0, 0 },                /* 107 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 60, 0, 0x8000 },           /* 108 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 59, 0, 0x1000 },           /* 109 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 58, 57, 0xc000 },          /* 110 mknod argument 1, mknodat argument 2 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 73 },                /* 111 from 73..100 flock to times */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 55, 0, 101 },              /* 112 101 ptrace */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 54, 55, 103 },             /* 113 103 syslog */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 53, 72 },               /* 114 72 fcntl */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 115 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 51, 0, 1024 },             /* 116 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 50, 0, 1026 },             /* 117 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 49, 0, 1036 },             /* 118 fcntl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 48, 49, 1040 },            /* 119 fcntl argument 1 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 35, 32 },               /* 120 from 32..40 dup to sendfile */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 19, 41 },               /* 121 41 socket */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 122 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /* 123 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /* 124 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 18, 10 },               /* 125 socket argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 126 socket argument 1 */
-	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /* 127 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /* 128 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /* 129 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 37, 5 },                /* 130 socket argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 131 socket argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 36, 0, 1 },                /* 132 socket argument 0 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 133 socket argument 1 */
-	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /* 134 socket argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 32, 0, 5 },                /* 135 socket argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 136 socket argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 31, 0, 0 },                /* 137 socket argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 30, 0, 6 },                /* 138 socket argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 29, 0, 17 },               /* 139 socket argument 2 */
-	{ BPF_RET | BPF_K, 0, 0, 0x5005d },                     /* 140 EPROTONOSUPPORT */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 53 },                /* 141 53 socketpair */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 142 socketpair argument 0 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 25, 0, 1 },                /* 143 socketpair argument 0 */
-	{ BPF_RET | BPF_K, 0, 0, 0x50061 },                     /* 144 EAFNOSUPPORT */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 7, 54 },                /* 145 54 setsockopt */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 146 setsockopt argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 21, 1 },                /* 147 setsockopt argument 1 */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 148 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 18, 0, 26 },               /* 149 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 17, 0, 50 },               /* 150 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 16, 0, 51 },               /* 151 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 15, 16, 52 },              /* 152 setsockopt argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 15, 56 },               /* 153 56 clone */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 154 clone argument 0 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 12, 13, 0x7e020000 },     /* 155 clone argument 0 */
-	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 28 },                /* 156 from 28 madvise */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 10, 28 },               /* 157 28 madvise */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 158 madvise argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 8, 9, 12 },                /* 159 madvise argument 2 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 9 },                 /* 160 9 mmap */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 40 },                 /* 161 mmap argument 3 */
-	{ BPF_JMP | BPF_JSET | BPF_K, 5, 6, 0x40000 },          /* 162 mmap argument 3 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 5, 16 },                /* 163 16 ioctl */
-	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 164 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 0x5412 },            /* 165 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0x541c },            /* 166 ioctl argument 1 */
-	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0x5423 },            /* 167 ioctl argument 1 */
-	{ BPF_RET | BPF_K, 0, 0, 0x50001 },                     /* 168 EPERM */
-	{ BPF_RET | BPF_K, 0, 0, 0x7fff0000 },                  /* 169 ALLOW */
-	{ BPF_RET | BPF_K, 0, 0, 0x80000000 },                  /* 170 KILL_PROCESS */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 4, 0, 0 },                 /*  45 prlimit64 argument 2 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 40 },                 /*  46 prlimit64 argument 3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0 },                 /*  47 prlimit64 argument 3 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 44 },                 /*  48 prlimit64 argument 3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 45, 0, 0 },                /*  49 prlimit64 argument 3 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /*  50 prlimit64 argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 128, 4 },               /*  51 prlimit64 argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  52 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 125, 0 },               /*  53 prlimit64 argument 2 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 36 },                 /*  54 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JA, 0, 0, 49 },                         /*  55 prlimit64 argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 123, 0, 307 },             /*  56 307 sendmmsg */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 122, 121, 309 },           /*  57 309 getcpu */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 120, 280 },             /*  58 from 280..293 utimensat to pipe2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 22, 0, 294 },              /*  59 294 inotify_init1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 118, 119, 298 },           /*  60 298 perf_event_open */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 10, 251 },              /*  61 from 251 ioprio_set */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 4, 257 },               /*  62 from 257..258 openat to mkdirat */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 259 },               /*  63 259 mknodat */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /*  64 mknodat argument 2 */
+	{ BPF_JMP | BPF_JA, 0, 0, 51 },                         /*  65 mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 112, 113, 272 },           /*  66 272 unshare */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 253 },               /*  67 from 253..255 inotify_init to inotify_rm_watch */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 110, 13, 256 },            /*  68 256 migrate_pages */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 110, 0, 252 },             /*  69 252 ioprio_get */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  70 ioprio_set argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 28, 107, 1 },              /*  71 ioprio_set argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 107, 0, 239 },             /*  72 239 get_mempolicy */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 106, 105, 247 },           /*  73 247 waitid */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 31, 137 },              /*  74 from 137..138 statfs to fstatfs */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 8, 186 },               /*  75 from 186..202 gettid to futex */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 217 },               /*  76 from 217..219 getdents64 to restart_syscall */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 101, 0, 220 },             /*  77 220 semtimedop */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 100, 101, 227 },           /*  78 227 clock_settime */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 205 },               /*  79 from 205..211 set_thread_area to get_thread_area */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 1, 212 },               /*  80 from 212 lookup_dcookie */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 98, 97, 213 },             /*  81 213 epoll_create */
+	{ BPF_RET | BPF_K, 0, 0, 0x50026 },                     /*  82 ENOSYS */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 95, 96, 203 },             /*  83 203 sched_setaffinity */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 11, 153 },              /*  84 from 153..156 vhangup to _sysctl */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 5, 157 },               /*  85 157 prctl */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  86 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 91, 0, 26 },               /*  87 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 90, 0, 35 },               /*  88 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 89, 0, 62 },               /*  89 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 88, 89, 67 },              /*  90 prctl argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 88, 0, 158 },              /*  91 158 arch_prctl */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 86, 160 },              /*  92 160 setrlimit */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  93 setrlimit argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 85, 4 },                /*  94 setrlimit argument 0 */
+	{ BPF_RET | BPF_K, 0, 0, 0x50000 },                     /*  95 PRETENDED */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 82, 0, 139 },              /*  96 139 sysfs */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 4, 141 },               /*  97 141 setpriority */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /*  98 setpriority argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 79, 0 },                /*  99 setpriority argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 100 setpriority argument 1, ioprio_set argument 1 */
+	{ BPF_JMP | BPF_JA, 0, 0, 3 },                          /* 101 setpriority argument 1, ioprio_set argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 142 },               /* 102 142 sched_setparam */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 76, 144 },              /* 103 144 sched_setscheduler */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 104 sched_setparam argument 0, sched_setscheduler argument 0, sched_setattr argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 74, 73, 0 },               /* 105 setpriority argument 1, sched_setparam argument 0, sched_setscheduler argument 0, ioprio_set argument 1, prlimit64 argument 2, sched_setattr argument 0 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 24, 64 },               /* 106 from 64..71 semget to msgctl */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 14, 133 },              /* 107 from 133 mknod */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 7, 134 },               /* 108 from 134 uselib */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 69, 135 },              /* 109 135 personality */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 110 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 68, 0, 0 },                /* 111 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 67, 0, 0xffffffff },       /* 112 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 66, 0, 8 },                /* 113 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 65, 0, 0x20000 },          /* 114 personality argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 64, 63, 0x20008 },         /* 115 personality argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 116 mknod argument 1 */
+	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf000 },            /* 117 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 61, 0, 0 },                /* 118 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 60, 0, 0x8000 },           /* 119 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 59, 0, 0x1000 },           /* 120 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 58, 57, 0xc000 },          /* 121 mknod argument 1, mknodat argument 2 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 2, 73 },                /* 122 from 73..100 flock to times */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 55, 0, 101 },              /* 123 101 ptrace */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 54, 55, 103 },             /* 124 103 syslog */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 53, 72 },               /* 125 72 fcntl */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 126 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 51, 0, 1024 },             /* 127 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 50, 0, 1026 },             /* 128 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 49, 0, 1036 },             /* 129 fcntl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 48, 49, 1040 },            /* 130 fcntl argument 1 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 35, 32 },               /* 131 from 32..40 dup to sendfile */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 19, 41 },               /* 132 41 socket */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 133 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /* 134 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /* 135 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 18, 10 },               /* 136 socket argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 137 socket argument 1 */
+	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /* 138 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 1 },                 /* 139 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 2 },                 /* 140 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 37, 5 },                /* 141 socket argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 142 socket argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 36, 0, 1 },                /* 143 socket argument 0 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 144 socket argument 1 */
+	{ BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xf },               /* 145 socket argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 32, 0, 5 },                /* 146 socket argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 147 socket argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 31, 0, 0 },                /* 148 socket argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 30, 0, 6 },                /* 149 socket argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 29, 0, 17 },               /* 150 socket argument 2 */
+	{ BPF_RET | BPF_K, 0, 0, 0x5005d },                     /* 151 EPROTONOSUPPORT */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 53 },                /* 152 53 socketpair */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 153 socketpair argument 0 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 25, 0, 1 },                /* 154 socketpair argument 0 */
+	{ BPF_RET | BPF_K, 0, 0, 0x50061 },                     /* 155 EAFNOSUPPORT */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 7, 54 },                /* 156 54 setsockopt */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 157 setsockopt argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 21, 1 },                /* 158 setsockopt argument 1 */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 159 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 18, 0, 26 },               /* 160 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 17, 0, 50 },               /* 161 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 16, 0, 51 },               /* 162 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 15, 16, 52 },              /* 163 setsockopt argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 15, 56 },               /* 164 56 clone */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 16 },                 /* 165 clone argument 0 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 12, 13, 0x7e020000 },     /* 166 clone argument 0 */
+	{ BPF_JMP | BPF_JGE | BPF_K, 0, 3, 28 },                /* 167 from 28 madvise */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 10, 28 },               /* 168 28 madvise */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 32 },                 /* 169 madvise argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 8, 9, 12 },                /* 170 madvise argument 2 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 9 },                 /* 171 9 mmap */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 40 },                 /* 172 mmap argument 3 */
+	{ BPF_JMP | BPF_JSET | BPF_K, 5, 6, 0x40000 },          /* 173 mmap argument 3 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 5, 16 },                /* 174 16 ioctl */
+	{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 24 },                 /* 175 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 0x5412 },            /* 176 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0x541c },            /* 177 ioctl argument 1 */
+	{ BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0x5423 },            /* 178 ioctl argument 1 */
+	{ BPF_RET | BPF_K, 0, 0, 0x50001 },                     /* 179 EPERM */
+	{ BPF_RET | BPF_K, 0, 0, 0x7fff0000 },                  /* 180 ALLOW */
+	{ BPF_RET | BPF_K, 0, 0, 0x80000000 },                  /* 181 KILL_PROCESS */
 };
