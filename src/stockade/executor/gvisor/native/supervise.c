@@ -24,6 +24,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -141,17 +142,21 @@ static void leave_host(void)
 /* Property: nothing of the command outlives the init, nor the init the supervisor. */
 static _Noreturn void be_init(int alive, char **command)
 {
+    struct pollfd supervisor = {.fd = alive};
     char byte;
     pid_t child;
     int status;
 
-    MUST(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
     /* A byte says that all is prepared; an end, that the supervisor has died before. */
     if (read(alive, &byte, 1) != 1)
         _exit(1);
-    close(alive);
     if (wanted.root)
         become_root_inside();
+    /* Only now: whoever changes user loses it (commit_creds in kernel/cred.c). */
+    MUST(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
+    if (poll(&supervisor, 1, 0) != 0)
+        _exit(1); /* it died before it could be watched */
+    close(alive);
     leave_host();
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
     child = fork();
