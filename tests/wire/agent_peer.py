@@ -211,8 +211,9 @@ class Peer:
     def start(self, source: str | bytes = b"", *argv: str, terminal: bool = False) -> list[Stream]:
         """A program whose source is sent, and whose standard input is still open."""
         source = source.encode() if isinstance(source, str) else source
-        streams = self.open("program", program(source, *argv, terminal=terminal), 6)
-        self.send(streams[SOURCE], source)
+        arguments, specification = program(source, *argv, terminal=terminal)
+        streams = self.open("program", arguments, 6)
+        self.send(streams[SOURCE], specification + source)
         self.close(streams[SOURCE])
         return streams
 
@@ -246,8 +247,10 @@ class Peer:
         self.until_idle()
 
 
-def program(source: bytes = b"", *argv: str, last: bool = False, terminal: bool = False) -> bytes:
-    """The arguments of the service "program"."""
+def program(
+    source: bytes = b"", *argv: str, last: bool = False, terminal: bool = False
+) -> tuple[bytes, bytes]:
+    """The arguments of the service "program", and what comes on source before the source."""
     specification: dict[str, object] = {
         "python": None if argv else {"name": None, "arguments": [], "fresh": False},
         "argv": list(argv) or None,
@@ -263,7 +266,7 @@ def program(source: bytes = b"", *argv: str, last: bool = False, terminal: bool 
     }
     text = json.dumps(specification).encode()
     size = (24, 80) if terminal else (0, 0)
-    return struct.pack("!BHHII", last, *size, len(text), len(source)) + text
+    return struct.pack("!BHHII", last, *size, len(text), len(source)), text
 
 
 @asynccontextmanager

@@ -433,8 +433,9 @@ async def test_a_stream_of_a_program_is_reset(peer: Peer, channel: int) -> None:
 async def test_the_source_is_reset(peer: Peer) -> None:
     # A program whose source never comes whole does not run.
     source = b"print('ran')\n" + b"#" * 1_000_000
-    streams = peer.open("program", program(source), 6)
-    peer.send(streams[SOURCE], source[:500_000])
+    arguments, specification = program(source)
+    streams = peer.open("program", arguments, 6)
+    peer.send(streams[SOURCE], specification + source[:500_000])
     peer.until(lambda: peer.connection.queued(streams[SOURCE].number) == 0)
     peer.reset(streams[SOURCE])
     peer.close(streams[STDIN])
@@ -519,7 +520,9 @@ async def test_a_second_program_is_refused(peer: Peer) -> None:
 
 async def test_the_last_program_ends_the_sandbox(peer: Peer) -> None:
     # Its report and all its output come before the wire's end.
-    streams = peer.open("program", program(last=True), 6)
+    arguments, specification = program(last=True)
+    streams = peer.open("program", arguments, 6)
+    peer.send(streams[SOURCE], specification)
     peer.close(streams[SOURCE], streams[STDIN])
     peer.until_over(*streams)
     ended = streams[CONTROL].message()["ended"]
@@ -634,8 +637,8 @@ async def test_a_path_that_is_none_is_refused(peer: Peer, service: str, path: by
     peer.check_usable()
 
 
-@pytest.mark.parametrize("arguments", [b"", b"\0" * 5])
-async def test_a_program_without_a_specification_is_refused(peer: Peer, arguments: bytes) -> None:
+@pytest.mark.parametrize("arguments", [b"", b"\0" * 5, b"\0" * 12])
+async def test_a_program_without_its_lengths_is_refused(peer: Peer, arguments: bytes) -> None:
     # The sandbox goes on.
     streams = peer.open("program", arguments, 6)
     peer.until_over(*streams)
@@ -709,7 +712,8 @@ async def test_what_breaks_the_protocol_ends_the_sandbox(peer: Peer, name: str) 
     # At once, with a reason on channel 0; nothing that came later has any effect.
     if name in ("data after close", "a second close"):
         # A channel that stays open after CLOSE: an output of a program that runs.
-        before = opening(1, b"program\0" + program(b"#"), 6)
+        arguments, specification = program(b"#")
+        before = opening(1, b"program\0" + arguments, 6) + data(6, specification)
     else:
         before = HELD
     peer.raw(before + ENDING[name] + opening(99))
@@ -732,9 +736,10 @@ async def test_the_host_ends_the_connection(peer: Peer) -> None:
 
 async def test_data_beyond_credit_ends_the_sandbox(peer: Peer) -> None:
     # A window that is exactly full is none too many; nobody reads this one.
-    arguments = program(b"", "sleep", "100")
+    arguments, specification = program(b"", "sleep", "100")
     full = (
         opening(1, b"program\0" + arguments, 6)
+        + data(6, specification)
         + data(2, bytes(FRAME)) * 4
         # Half a window is granted once the pipe has taken it, which it has no room for.
         + data(2, bytes(FRAME))
@@ -827,9 +832,10 @@ async def test_damaged_streams_end_in_bounded_time(tier: NamespaceTier, seed: in
     # Whatever is changed, left out, doubled or swapped: whole frames come, and then an end.
     chance = random.Random(seed)
     source = b"import sys; sys.stdout.write(sys.stdin.read() * 1000)"
+    arguments, specification = program(source)
     good = [
-        opening(1, b"program\0" + program(source), 6),
-        data(6, source),
+        opening(1, b"program\0" + arguments, 6),
+        data(6, specification + source),
         close(6),
         data(2, b"abc" * 100),
         close(2),

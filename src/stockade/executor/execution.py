@@ -201,8 +201,6 @@ class ProgramExecution:
             if not self._single:
                 self._before = self._sandbox.boundary.usage()
             self._start()
-        except ValueError as error:
-            self._evidence.refused = f"the arguments and the environment are too large: {error}"
         except SandboxLost as error:
             self._lost(str(error))
         self._timings[1] = (self._started_at or time.monotonic()) - self._began
@@ -223,11 +221,12 @@ class ProgramExecution:
 
     def _start(self) -> None:
         source = _source(self._request.program)
-        arguments = self._arguments(len(source))
+        specification = self._specification()
+        arguments = self._arguments(len(specification), len(source))
         self._channel = self._link.open("program", arguments, self._on_event, SPAN)
         self._started_at = time.monotonic()
-        if source:
-            self._link.send(self._channel + SOURCE, source)
+        # Not with the arguments, whose frame is bounded: a request may have more.
+        self._link.send(self._channel + SOURCE, specification + source)
         self._link.close_channel(self._channel + SOURCE)
         if isinstance(self._stdin, bytes):
             if self._stdin:
@@ -251,8 +250,18 @@ class ProgramExecution:
         # Last: the agent often wakes on this very CPU, and waits for what is done after it.
         self._link.flush()
 
-    def _arguments(self, source_length: int) -> bytes:
+    def _arguments(self, specification_length: int, source_length: int) -> bytes:
         """What the agent needs to know, then what the program's process does: docs/wire.md."""
+        last = self._single and not self._request.artefacts
+        flags = (_LAST if last else 0) | (
+            _BRISK if last and self._sandbox.boundary.stops_whole else 0
+        )
+        terminal = self._request.terminal
+        size = (terminal.rows, terminal.columns) if terminal else (0, 0)
+        return struct.pack("!BHHII", flags, *size, specification_length, source_length)
+
+    def _specification(self) -> bytes:
+        """What the program's process makes itself into: docs/wire.md."""
         request, limits = self._request, self._limits
         program = request.program
         python: dict[str, object] | None = None
@@ -279,12 +288,7 @@ class ProgramExecution:
                 "processes": self._sandbox.boundary.process_rlimit(limits),
             },
         }
-        last = self._single and not request.artefacts
-        flags = (_LAST if last else 0) | (_BRISK if last and self._sandbox.boundary.stops_whole else 0)
-        terminal = request.terminal
-        size = (terminal.rows, terminal.columns) if terminal else (0, 0)
-        text = dump_object(specification)
-        return struct.pack("!BHHII", flags, *size, len(text), source_length) + text
+        return dump_object(specification)
 
     async def _take_artefacts(self) -> tuple[list[Artefact], list[MissingArtefact]]:
         taken: list[Artefact] = []

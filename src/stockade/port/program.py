@@ -13,6 +13,9 @@ from stockade.port.trust import TrustLevel
 
 MAX_SOURCE_BYTES = 16 * 1024 * 1024
 MAX_ARGUMENT_BYTES = 131_072  # MAX_ARG_STRLEN, execve(2)
+MAX_TOGETHER_BYTES = 1024 * 1024
+"""Of all arguments, and of the environment. A kernel may take less of both together when a
+program is executed; such a request ends as ``invalid``."""
 MAX_PATH_BYTES = 4095  # PATH_MAX less the NUL, path_resolution(7)
 
 
@@ -74,8 +77,12 @@ def _check_arguments(field_name: str, arguments: tuple[str, ...]) -> None:
             raise InvalidRequest(f"{field_name}[{index}]", "contains a NUL byte")
         if len(_encoded(f"{field_name}[{index}]", argument)) >= MAX_ARGUMENT_BYTES:
             raise InvalidRequest(f"{field_name}[{index}]", f"exceeds {MAX_ARGUMENT_BYTES} bytes")
-    if sum(len(argument.encode("utf-8", "surrogateescape")) for argument in arguments) > 1 << 20:
-        raise InvalidRequest(field_name, "the arguments exceed 1 MiB together")
+    _check_together(field_name, sum(len(_encoded(field_name, text)) for text in arguments))
+
+
+def _check_together(field_name: str, size: int) -> None:
+    if size > MAX_TOGETHER_BYTES:
+        raise InvalidRequest(field_name, f"{size} bytes exceed {MAX_TOGETHER_BYTES} together")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +164,17 @@ class ExecutionRequest:
         _require("environment", self.environment, (Mapping,), "a mapping")
         _require("files", self.files, (Mapping,), "a mapping")
         _require("artefacts", self.artefacts, (tuple, list), "a tuple of paths")
+        size = 0
         for name, value in self.environment.items():
             _require("environment", name, (str,), "text")
             _require(f"environment[{name!r}]", value, (str,), "text")
-            _encoded("environment", name + value)
             if not name or "=" in name or "\0" in name or "\0" in value:
                 raise InvalidRequest("environment", f"{name!r} is not a valid variable")
-            if len(name) + len(value) >= MAX_ARGUMENT_BYTES:
+            length = len(_encoded("environment", f"{name}={value}"))
+            if length >= MAX_ARGUMENT_BYTES:
                 raise InvalidRequest("environment", f"{name!r} exceeds {MAX_ARGUMENT_BYTES} bytes")
+            size += length
+        _check_together("environment", size)
         for path, content in self.files.items():
             check_workspace_path("files", path)
             if not isinstance(content, bytes):

@@ -61,6 +61,7 @@
 enum {
     SAMPLE_MS = 100,
     MOST_LOOKS = 2,
+    SHORTEST_PROGRAM = 13, /* its arguments: flags, the terminal's size, two lengths */
     SMALL_READ = 4096,
     PAUSE_MS = 1,
     MOST_TRANSFERS = 64,
@@ -308,7 +309,7 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
         wire_close(channel + ERROR);
     }
     memset(&parked, 0, sizeof parked);
-    /* To the program's process: the terminal's name, then what the executor specified. */
+    /* To the program's process: the terminal's name, then the lengths of what comes on source. */
     name_length = (uint8_t)strlen(terminal);
     feed_bytes(&program.source, &name_length, 1, true);
     feed_bytes(&program.source, terminal, name_length, true);
@@ -834,7 +835,7 @@ static void on_open(const struct frame *frame)
     length = frame->length - (size_t)(arguments - frame->payload);
     if (!wire_open(frame->channel, frame->payload[0]))
         return;
-    if (strcmp(name, "program") == 0 && length > 5 && frame->payload[0] == SOURCE + 1) {
+    if (strcmp(name, "program") == 0 && length >= SHORTEST_PROGRAM && frame->payload[0] == SOURCE + 1) {
         start_program(frame->channel, arguments, (uint32_t)length);
         return;
     }
