@@ -97,6 +97,7 @@ class PythonSource:
     def __post_init__(self) -> None:
         _check_source(self.source, (str, bytes))
         _check_arguments("program.arguments", self.arguments)
+        _require("program.fresh", self.fresh, (bool,), "True or False")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class PythonScript:
         check_workspace_path("program.name", self.name)
         _check_source(self.source, (bytes,))
         _check_arguments("program.arguments", self.arguments)
+        _require("program.fresh", self.fresh, (bool,), "True or False")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,8 @@ class ExecutionRequest:
                 raise InvalidRequest("files", f"the content of {path!r} is not bytes")
         for path in self.artefacts:
             check_workspace_path("artefacts", path)
+        _require("working_directory", self.working_directory, (str,), "text")
+        _require("terminal", self.terminal, (TerminalSize, type(None)), "a TerminalSize")
         if self.working_directory:
             check_workspace_path("working_directory", self.working_directory)
 
@@ -199,10 +203,9 @@ class SandboxRequest:
     """Exactly this tier; ``None`` takes the strongest that can be started."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.limits, Limits):
-            raise InvalidRequest("limits", f"{self.limits!r} is no Limits")
-        if not isinstance(self.tenant, str):
-            raise InvalidRequest("tenant", f"{self.tenant!r} is not text")
+        _require("limits", self.limits, (Limits,), "a Limits")
+        _require("egress", self.egress, (EgressPolicy,), "an EgressPolicy")
+        _require("tenant", self.tenant, (str,), "text")
         if not self.tenant or len(self.tenant) > 128 or not self.tenant.isprintable():
             raise InvalidRequest("tenant", f"{self.tenant!r} is not 1 to 128 printable characters")
         # A plain string may be a mistyped one: unknown means refuse.
