@@ -30,6 +30,7 @@ PROGRAMS = {
     "indentation_error": "if True:\nx = 1\n",
     "tab_error": "if True:\n\tx = 1\n        y = 2\n",
     "unterminated": "print('abc",
+    "too_deep_for_the_parser": "-" * 100_000 + "1",
     "uncaught": "def f(n):\n    return 1 / n\n\nf(0)\n",
     "chained": (
         "def f():\n    try:\n        {}['k']\n    except KeyError as e:\n"
@@ -322,3 +323,11 @@ async def test_a_traceback_shows_no_frame_of_ours(real: ExecutionEnvironment) ->
         '  File "<string>", line 2, in f',
     ]
     assert lines[-1] == "RecursionError: maximum recursion depth exceeded"
+
+
+async def test_nor_of_what_the_compiler_raises(real: ExecutionEnvironment) -> None:
+    # Not only SyntaxError.
+    execution = await real.run(ExecutionRequest(PythonSource("print(1)\n\0")))
+    assert execution.exit_code == 1
+    assert "File" not in execution.stderr.text()
+    assert "null bytes" in execution.stderr.text()

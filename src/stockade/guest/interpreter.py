@@ -71,7 +71,7 @@ class Run:
         gc.enable()
 
     def compile(self) -> types.CodeType:
-        """The program's code. Raises SyntaxError, which is the program's as well."""
+        """The program's code. What it raises is the program's as well: mostly SyntaxError."""
         filename = "<string>" if self._name is None else self._main.__file__
         code: types.CodeType = compile(self._source, filename, "exec", dont_inherit=True)
         return code
@@ -85,7 +85,7 @@ class Run:
             self._code = _exit_code(error.code)
             return
         self._code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-        if trace is not None and isinstance(error, SyntaxError) and _is_ours(trace.tb_next):
+        if trace is not None and _is_ours(trace.tb_next):
             trace = trace.tb_next
         _show_error(kind, error, trace.tb_next if trace is not None else None)
 
