@@ -75,8 +75,15 @@ def supervised() -> list[set[int]]:
     return [
         {child, *descendants(child)}
         for child in children
-        if (_PROC / str(child) / "exe").resolve().name == "stockade-supervise"
+        if _executable(child) == "stockade-supervise"
     ]
+
+
+def _executable(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "exe").readlink().name
+    except FileNotFoundError:  # a zombie has none
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
