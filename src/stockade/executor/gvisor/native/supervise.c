@@ -254,7 +254,9 @@ int main(int count, char **arguments)
     CPU_ZERO(&cpus);
 
     for (; i + 1 < count && strcmp(arguments[i], "--") != 0; i += 2) {
-        if (strcmp(arguments[i], "--see") == 0 && wanted.seen_count < MOST_SEEN) {
+        if (strcmp(arguments[i], "--see") == 0) {
+            if (wanted.seen_count == MOST_SEEN)
+                break;
             wanted.seen[wanted.seen_count++] = arguments[i + 1];
             continue;
         }
