@@ -101,6 +101,18 @@ async def test_none_but_the_supervisor_is_root_and_no_two_sandboxes_share_an_id(
     assert not ids[0] & ids[1]
 
 
+@as_root
+async def test_snapshots_can_be_reached_by_root_and_the_sandboxes_group_alone() -> None:
+    async with two_sandboxes() as sandboxes:
+        (init,) = (process for process in sandboxes[0] if process.role == "init")
+        group = int(init.status["Gid"].split()[0])
+        (folder,) = Path(f"/proc/{init.pid}/root/run/stockade/gvisor").iterdir()
+        status = folder.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (0, group, 0o710)
+        # Below it are files that all may read, so the folder is the wall.
+        assert group != 0
+
+
 async def test_the_guests_kernel_has_no_right_and_few_calls() -> None:
     async with two_sandboxes() as sandboxes:
         for process in (p for processes in sandboxes for p in processes):
