@@ -118,6 +118,25 @@ def test_help_names_every_command_and_section(stockade: Stockade) -> None:
     assert "[default: 512M]" in text
 
 
+@pytest.mark.tier("namespace")
+@pytest.mark.parametrize(
+    "arguments", [("doctor",), ("attack", "--only", "sleep")], ids=lambda words: words[0]
+)
+def test_a_reader_of_a_table_that_went_away(arguments: tuple[str, ...]) -> None:
+    """Of `attack` 1 would mean that an attack was not held."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "stockade.cli.main", *arguments]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_without_a_command_all_are_named(stockade: Stockade) -> None:
+    said = stockade().said
+    assert "there is no command; there are: run, doctor, attack, completion\n" in said
+
+
 def test_usage_errors_exit_with_64(stockade: Stockade) -> None:
     for arguments in ((), ("frobnicate",), ("--frob",), ("doctor", "x"), ("completion",)):
         ended = stockade(*arguments)

@@ -1,7 +1,6 @@
 """``stockade doctor``."""
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +8,7 @@ import click
 from stockade.cli import exit_codes
 from stockade.cli.exit_codes import OPTION_OF_LIMIT
 from stockade.cli.host import Host
-from stockade.cli.report import coloured, neutral
+from stockade.cli.report import neutral
 from stockade.port.policy import WEAKEST
 
 if TYPE_CHECKING:
@@ -61,13 +60,11 @@ def as_data(found: "Report") -> dict[str, object]:
 
 
 def _print(found: "Report") -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
-    console = Console(
-        no_color=not coloured(sys.stdout), width=None if terminal else 100, highlight=False
-    )
+    from stockade.cli.console import open_console
+
+    console = open_console(100)
     tiers = _table("tier", "starts", "in", "detail")
     for status in found.tiers:
         took = "" if status.start_ms is None else f"{status.start_ms:.1f} ms"

@@ -29,7 +29,7 @@ class Stockade(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            raise click.UsageError("there is no command: run, doctor or completion", ctx)
+            raise click.UsageError(f"there is no command; there are: {', '.join(COMMANDS)}", ctx)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

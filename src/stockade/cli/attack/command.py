@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from stockade.cli import exit_codes
 from stockade.cli.failure import Failure
 from stockade.cli.host import Host
 from stockade.cli.options import TIER
-from stockade.cli.report import coloured, neutral
+from stockade.cli.report import neutral
 from stockade.port import Tier
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ def attack(
     prove that it would be noticed if it worked.
     """
     from stockade.cli.attack.battery import BATTERY
+    from stockade.cli.console import open_console
     from stockade.port import StockadeError
 
     known = {entry.name for entry in BATTERY}
@@ -58,7 +58,7 @@ def attack(
             raise click.UsageError(f"there is no attack {name!r}; there are: {', '.join(known)}")
     chosen = [entry for entry in BATTERY if not only or entry.name in only]
     host = ctx.find_object(Host) or Host()
-    console = _console()
+    console = open_console(120)
     try:
         verdicts, shown = asyncio.run(
             _attack(host, tier, chosen, controls, None if as_json else console)
@@ -119,15 +119,6 @@ async def _attack(
             if controls and not entry.no_control:
                 shown.append(await control(entry, arena.watch))
     return verdicts, shown
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    terminal = sys.stdout.isatty()
-    return Console(
-        no_color=not coloured(sys.stdout), width=None if terminal else 120, highlight=False
-    )
 
 
 def _print(console: "Console", verdicts: "list[Verdict]", controls: "list[Control]") -> None:
