@@ -43,7 +43,24 @@ def test_code_takes_every_word_as_an_argument(stockade: Stockade) -> None:
     assert stockade("run", "-c", "1", "a.py", "-b").call.request.program == PythonSource(
         "1", ("a.py", "-b")
     )
-    assert stockade("run", "-c", "1", "--", "-b").call.request.program == PythonSource("1", ("-b",))
+    # As python3 does: behind the source there are no options of ours, known or not.
+    for words in (("-x",), ("--verbose",), ("--", "-b"), ("--memory", "1"), ("-c", "2"), ("-",)):
+        ended = stockade("run", "-c", "1", *words)
+        assert ended.call.request.program == PythonSource("1", words)
+        assert ended.said == ""
+    # However it is spelled, and whatever is in front of it.
+    for spelled in (
+        ("-c1",),
+        ("-vc", "1"),
+        ("-vc1",),
+        ("--env", "-c=1", "-c", "1"),
+        ("--memory=1G", "--tier", "namespace", "-c1"),
+        ("--no-tty", "-c", "1"),
+    ):
+        program = stockade("run", *spelled, "--json").call.request.program
+        assert program == PythonSource("1", ("--json",))
+    assert stockade("run", "-c", "--", "1").call.request.program == PythonSource("--", ("1",))
+    assert stockade("run", "a.sh", "-c", "1").code == 66
     assert stockade("run", "-c", "").call.request.program == PythonSource("")
     assert stockade("run", "--fresh", "-c", "1").call.request.program.fresh
 
@@ -87,15 +104,14 @@ def test_a_dash_reads_source_from_standard_input(stockade: Stockade) -> None:
     [
         ((), "there is no program"),
         (("--",), "there is no program"),
-        (("node", "a.js"), "put -- in front of it: stockade run -- node a.js"),
-        (("",), "put -- in front"),
-        (("prog.PY",), "put -- in front"),
+        (("here.PY", "a"), "put -- in front of it: stockade run -- here.PY a"),
         (("-c",), "'-c' requires an argument"),
         (("--what", "x.py"), "No such option"),
         (("-c", "1", "x" * 131_072), "arguments[0]: exceeds 131072 bytes"),
     ],
 )
 def test_a_program_that_is_none(stockade: Stockade, words: tuple[str, ...], sentence: str) -> None:
+    Path("here.PY").touch()
     ended = stockade("run", *words)
     assert ended.code == 64
     assert sentence in ended.said
@@ -111,6 +127,17 @@ def test_a_missing_script_and_a_folder_have_their_own_sentences(stockade: Stocka
     assert missing.said == "stockade: 'missing.py': there is no such file\n"
     assert folder.said == "stockade: 'folder.py' is a folder; a file is needed here\n"
     assert stockade("run", "a\0.py").code == 66
+    # Whatever the name ends with; a bare word may have been meant for a program of the image.
+    Path("folder").mkdir()
+    for name in ("folder", "folder/", "/tmp", ".."):
+        ended = stockade("run", name)
+        assert (ended.code, ended.calls) == (66, [])
+        assert ended.said == f"stockade: {name!r} is a folder; a file is needed here\n"
+    for words in (("nothere",), ("node", "a.js"), ("",), ("prog.PY",), ("a\0",)):
+        ended = stockade("run", *words)
+        assert (ended.code, ended.calls) == (66, [])
+        assert f"{words[0]!r}: there is no such file; for a program" in ended.said
+        assert ended.said.isprintable() or ended.said.count("\n") == 1
     if os.geteuid() != 0:
         assert "Permission denied" in stockade("run", "secret.py").said
 
@@ -372,6 +399,11 @@ def test_little_memory_alone_is_no_contradiction(stockade: Stockade) -> None:
         ("--memory", "12Q", "'Q' is no unit"),
         ("--memory", "5k", "it must be 16M to 1T"),
         ("--processes", "1.5", "not a whole number"),
+        ("--processes", "-1", "must not be negative"),
+        ("--cpus", "-1", "must not be negative"),
+        ("--memory", "99999999999999999999T", "a number of more than 18 digits"),
+        ("--processes", "99999999999999999999", "a number of more than 18 digits"),
+        ("--cpus", "0.99999999999999999999", "a number of more than 18 digits"),
         ("--processes", "0", "must be more than 0"),
         ("--open-files", "3", "it must be 16 to 1048576"),
         ("--disk", "1", "it must be 64k to 1T"),

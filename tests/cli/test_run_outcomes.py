@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Callable, Collection
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,6 +169,30 @@ def test_what_the_executor_raises(error: Exception, code: int, said: str) -> Non
     result = CliRunner().invoke(cli, ["run", "-c", ""], obj=Host(refuse))
     assert result.exit_code == code
     assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "outcome"),
+    [
+        (Unavailable("no cgroups"), 69, "unavailable"),
+        (SandboxLost("the wire broke"), 115, "lost"),
+    ],
+)
+def test_json_without_a_sandbox(tmp_path: Path, error: Exception, code: int, outcome: str) -> None:
+    """Who reads the object learns of these outcomes as of all others."""
+
+    def refuse(_: Collection[Tier]) -> FakeEnvironment:
+        raise error
+
+    path = tmp_path / "out"
+    with path.open("wb") as out:
+        host = Host(refuse, stdout=out.fileno())
+        result = CliRunner().invoke(cli, ["run", "--json", "-c", ""], obj=host)
+    assert result.exit_code == code
+    data = json.loads(path.read_bytes())
+    assert (data["outcome"], data["command_exit_code"]) == (outcome, code)
+    assert (data["detail"], data["exit_code"], data["tier"]) == (str(error), None, None)
+    assert f"stockade: {outcome}: {error}" in result.stderr
 
 
 # --- the record as JSON ---

@@ -151,6 +151,7 @@ class RunCommand(click.Command):
     """``run``: help in sections, and a memory of the ``--`` that click drops."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = self._end_options_at_code(ctx, args)
         before = list(args)
         rest = super().parse_args(ctx, args)
         words: Sequence[str] = ctx.params.get("words") or ()
@@ -159,6 +160,35 @@ class RunCommand(click.Command):
         cut = len(before) - len(words)
         ctx.meta["stockade.dashes"] = cut > 0 and before[cut - 1] == "--"
         return rest
+
+    def _end_options_at_code(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """``-c CODE`` is the program: as with python3 itself, what follows is the program's.
+
+        click would go on looking for options of ours.
+        """
+        with_value = {
+            name
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and not param.is_flag
+            for name in param.opts
+        }
+        place = 0
+        while place < len(args) and len(args[place]) > 1 and args[place][0] == "-":
+            word = args[place]
+            place += 1
+            if word == "--":
+                break
+            if word.startswith("--"):
+                place += word in with_value
+                continue
+            # Short options may be joined, the last with its value.
+            for end, letter in enumerate(word[1:], 2):
+                if f"-{letter}" in with_value:
+                    place += end == len(word)
+                    if letter == "c" and place <= len(args):
+                        return [*args[:place], "--", *args[place:]]
+                    break
+        return args
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {section: [] for section in SECTIONS}

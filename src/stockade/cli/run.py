@@ -24,6 +24,7 @@ from stockade.port import (
     Execution,
     ExecutionRequest,
     InvalidRequest,
+    Outcome,
     Program,
     PythonScript,
     PythonSource,
@@ -262,10 +263,12 @@ def _script(
             return _Script(Command(argv), {name: source}, name)
     except InvalidRequest as error:
         raise click.UsageError(refusal(error)) from None
-    raise click.UsageError(
-        f"{first!r} is no .py, .js, .mjs or .sh file; for a program of the image put -- in front "
-        f"of it: stockade run -- {' '.join(words)}"
-    )
+    remedy = f"for a program of the image put -- in front of it: stockade run -- {' '.join(words)}"
+    if os.path.isdir(first):  # noqa: PTH112
+        raise Failure(f"{first!r} is a folder; a file is needed here", exit_codes.NO_INPUT)
+    if not os.path.lexists(first):
+        raise Failure(f"{first!r}: there is no such file; {remedy}", exit_codes.NO_INPUT)
+    raise click.UsageError(f"{first!r} is no .py, .js, .mjs or .sh file; {remedy}")
 
 
 def _sources(sources: tuple[str, ...], ceiling: int, *, taken: str) -> dict[str, bytes]:
@@ -380,14 +383,27 @@ def _conduct(
         # Whether the executor could not be opened or refused the request, it is said alike.
         missing = error.missing
         why = refusal_of(sandbox.trust, sandbox.tier, missing) if missing else str(error)
-        message = f"unavailable: {why}; `stockade doctor` says what this machine can start"
-        raise Failure(message, exit_codes.UNAVAILABLE) from None
+        _fail(host, Execution(Outcome.UNAVAILABLE, why), as_json=not live)
     except InvalidRequest as error:
         raise click.UsageError(refusal(error)) from None
     except SandboxLost as error:
-        raise Failure(f"lost: {error}", exit_codes.LOST) from None
+        _fail(host, Execution(Outcome.LOST, str(error)), as_json=not live)
     except OSError as error:
         raise Failure(f"no sandbox could be made: {error}", exit_codes.HOST_IO) from None
+
+
+def _fail(host: Host, execution: Execution, *, as_json: bool) -> NoReturn:
+    """Nothing ran: say why, also to who reads the record."""
+    code = report.exit_code(execution)
+    if as_json:
+        _print_record(host, execution, code)
+    raise Failure(report.line(execution) or "", code)
+
+
+def _print_record(host: Host, execution: Execution, code: int) -> None:
+    from stockade.cli.record import as_json
+
+    _print(host, as_json(execution, code).encode() + b"\n")
 
 
 def _finish(
@@ -409,9 +425,7 @@ def _finish(
         return exit_codes.CANCELLED
     code = _code(conducted, execution)
     if as_json:
-        from stockade.cli.record import as_json as to_json
-
-        _print(host, to_json(execution, code).encode() + b"\n")
+        _print_record(host, execution, code)
     if targets.result_on_stdout and execution.result and conducted.cause is None:
         _print(host, execution.result)
     code = _deliver(execution, targets, code)

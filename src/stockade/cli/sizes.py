@@ -33,17 +33,18 @@ def parse_duration(text: str) -> float:
 
 def parse_count(text: str) -> int:
     """A whole number of things."""
-    matched = _NUMBER.fullmatch(text)
-    if matched is None or matched[2] is not None:
+    matched, rest = _start(text, "not a whole number")
+    if rest or matched[2] is not None:
         raise ValueError("not a whole number")
     return _positive(int(matched[1]), text, zero=False)
 
 
 def parse_number(text: str) -> float:
     """A positive number, like 1.5."""
-    matched = _NUMBER.fullmatch(text)
-    if matched is None:
-        raise ValueError("not a number like 2 or 1.5")
+    rule = "not a number like 2 or 1.5"
+    _, rest = _start(text, rule)
+    if rest:
+        raise ValueError(rule)
     value = float(text)
     if value == 0:
         raise ValueError("must be more than 0")
@@ -72,12 +73,21 @@ def format_duration(seconds: float) -> str:
 
 
 def _split(text: str, rule: str) -> tuple[str, str, str]:
+    matched, rest = _start(text, rule)
+    return matched[1], matched[2] or "", rest.strip(" ")
+
+
+def _start(text: str, rule: str) -> tuple[re.Match[str], str]:
+    """The number that it begins with, and the rest."""
     if text.startswith("-"):
         raise ValueError("must not be negative")
     matched = _NUMBER.match(text)
     if matched is None:
         raise ValueError(rule)
-    return matched[1], matched[2] or "", text[matched.end() :].strip(" ")
+    rest = text[matched.end() :]
+    if rest[:1].isascii() and rest[:1].isdigit():
+        raise ValueError("a number of more than 18 digits")
+    return matched, rest
 
 
 def _positive(value: int, text: str, zero: bool) -> int:

@@ -234,6 +234,8 @@ def _execute(argv: list[str]) -> NoReturn:
         reason = os.strerror(error.errno or 0)
         if isinstance(error, FileNotFoundError):
             reason = "no such program in the image"
+        elif os.path.isdir(path):
+            reason = "a folder is no program"
         elif error.errno == errno.E2BIG:
             reason = "the arguments and the environment are too large to start a program with"
         raise Refused(argv[0], reason) from None

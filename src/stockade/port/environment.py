@@ -97,9 +97,10 @@ class Session(Protocol):
 class ExecutionEnvironment(Protocol):
     """Runs programs that nobody reviewed.
 
-    What a request says or a guest does never raises from ``run`` or ``wait``: it is an
-    outcome. A request object that contradicts a rule raises :class:`InvalidRequest` when
-    it is made.
+    What a guest does never raises from ``run`` or ``wait``: it is an outcome. A request object
+    that contradicts a rule raises :class:`InvalidRequest` when it is made. Where there is no
+    sandbox there is no record: ``start`` and ``run`` then raise :class:`Unavailable`, or
+    :class:`SandboxLost` for one that died while it was set up.
     """
 
     async def start(
@@ -110,7 +111,7 @@ class ExecutionEnvironment(Protocol):
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
     ) -> RunningExecution:
-        """Start a program in a fresh sandbox of its own."""
+        """Start a program in a fresh sandbox of its own. Raises :class:`Unavailable`."""
         ...
 
     async def run(
@@ -121,7 +122,10 @@ class ExecutionEnvironment(Protocol):
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
     ) -> Execution:
-        """Start a program in a fresh sandbox of its own and wait for its end."""
+        """Start a program in a fresh sandbox of its own and wait for its end.
+
+        Raises :class:`Unavailable`.
+        """
         ...
 
     async def open_session(self, sandbox: SandboxRequest | None = None) -> Session:
