@@ -2,13 +2,14 @@
 
 import asyncio
 import statistics
+import subprocess
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from bench.compatibility.trial import lacks_module
-from bench.contestants import Absent
+from bench.contestants import BARE, PYTHON, Absent
 from bench.processes import Charge, address_spaces, charge, memory, supervised
-from bench.report import Promise, Report, Table, absent_row, mebibytes
+from bench.report import NOTHING, Promise, Report, Table, absent_row, mebibytes
 from stockade.executor.local import open_local
 from stockade.executor.namespace.zygote import PRELOADED
 from stockade.port import Tier, Unavailable
@@ -23,14 +24,20 @@ class _Case:
     """What the warm interpreter has loaded, and what a sandbox may hold with it."""
 
     name: str
-    target: int
     modules: tuple[str, ...] = ()
+    target: int | None = None
 
 
 _CASES: Final = (
-    _Case("the ordinary modules loaded", 30 << 20),
-    _Case("numpy and pandas loaded as well", 45 << 20, ("numpy", "pandas")),
+    _Case("the ordinary modules loaded", target=30 << 20),
+    _Case("numpy loaded as well", ("numpy",)),
+    _Case("numpy and pandas loaded as well", ("numpy", "pandas"), 45 << 20),
 )
+_ANONYMOUS: Final = """
+import re
+text = open("/proc/self/smaps_rollup").read()
+print(int(re.search(r"^Anonymous:\\s+(\\d+) kB$", text, re.M)[1]) * 1024)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ async def measure() -> Report:
     """Park some, touch none, read what the kernel says of them."""
     rows: list[tuple[str, ...]] = []
     promises: list[Promise] = []
-    figures = {}
+    figures: dict[str, Any] = {}
     most = 0
     for case in _CASES:
         sizes = await _park(case)
@@ -63,16 +70,19 @@ async def measure() -> Report:
         for what, values in columns.items():
             median, largest = mebibytes(statistics.median(values)), mebibytes(max(values))
             rows.append((f"{case.name}: {what}", median, largest))
-        promises.append(
-            Promise(
-                f"memory of a parked gVisor sandbox, {case.name}",
-                f"<= {mebibytes(case.target)} MiB",
-                f"{mebibytes(max(total))} MiB",
-                max(total) <= case.target,
+        bare = _bare(case)
+        rows.append((f"{case.name}: {BARE.name}, anonymous", mebibytes(bare), NOTHING))
+        if case.target is not None:
+            promises.append(
+                Promise(
+                    f"memory of a parked gVisor sandbox, {case.name}",
+                    f"<= {mebibytes(case.target)} MiB",
+                    f"{mebibytes(max(total))} MiB",
+                    max(total) <= case.target,
+                )
             )
-        )
         most = max(most, *(size.processes for size in sizes))
-        figures[case.name] = columns
+        figures[case.name] = {**columns, "bare": bare}
     return Report(
         "gvisor-memory",
         (
@@ -112,6 +122,13 @@ async def _park(case: _Case) -> list[_Sizes] | Absent:
             return sizes
     except Unavailable as error:
         return Absent(case.name, str(error))
+
+
+def _bare(case: _Case) -> int:
+    """What python3 itself has of anonymous memory with those modules, in bytes."""
+    source = f"import {', '.join((*PRELOADED, *case.modules))}\n{_ANONYMOUS}"
+    command = [PYTHON, "-I", "-c", source]
+    return int(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def _sizes(pids: set[int]) -> _Sizes | None:
