@@ -89,16 +89,38 @@ def find_host_image() -> HostImage:
 
 
 def _digest(binds: Sequence[Bind], copies: Sequence[Copy]) -> str:
-    """Names the image: the package database, the interpreter, and our own part, by content.
+    """Names the image: the package database, the interpreter, ``/etc`` and our own part, by content.
 
     What was changed in ``/usr`` behind the package manager's back does not show.
     """
     digest = hashlib.sha256()
     for bind in binds:
         digest.update(os.fsencode(f"{bind.source}\0{bind.target}\0"))
+        if bind.target.startswith("/etc/"):  # settings, which their host's administrator changes
+            _add_content(digest, str(bind.source))
     ours = (copy.source for copy in copies)
     for path in (*_PACKAGE_DATABASES, INTERPRETER.resolve(), *ours):
         if path.exists():
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return f"host-sha256:{digest.hexdigest()}"
+
+
+def _add_content(digest: "hashlib._Hash", path: str) -> None:
+    """Add a small tree: names, where links lead, and what files hold.
+
+    Not by pathlib, which would take as long as all the rest of opening an image.
+    """
+    try:
+        content = os.fsencode(os.readlink(path))  # noqa: PTH115
+    except OSError:  # no link
+        if os.path.isdir(path):  # noqa: PTH112
+            for name in sorted(os.listdir(path)):  # noqa: PTH208
+                _add_content(digest, f"{path}/{name}")
+            return
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123
+                content = file.read()
+        except PermissionError:  # nor does a guest read it
+            content = b""
+    digest.update(os.fsencode(f"{path}\0{len(content)}\0") + content)
