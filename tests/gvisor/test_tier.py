@@ -24,9 +24,10 @@ from tests.contract.traits import TRAITS
 
 from stockade.executor import open_local
 from stockade.executor.environment import LocalEnvironment
+from stockade.executor.gvisor import tier
 from stockade.executor.gvisor.snapshot import Template
 from stockade.executor.gvisor.tier import GvisorTier
-from stockade.port import Outcome, SandboxRequest, Tier
+from stockade.port import Limits, Outcome, SandboxRequest, Tier
 
 pytestmark = [
     pytest.mark.tier("gvisor"),
@@ -50,8 +51,8 @@ def tier_of(environment: LocalEnvironment) -> GvisorTier:
 
 async def templates(environment: LocalEnvironment, tenant: str) -> list[Template]:
     """The tenant's snapshots."""
-    made = tier_of(environment)._templates.items()
-    return [await task for profile, task in made if profile.tenant == tenant]
+    made = list(tier_of(environment)._templates.items())
+    return [await kept.making for profile, kept in made if profile.tenant == tenant]
 
 
 async def test_two_of_one_snapshot_share_no_randomness(environment: LocalEnvironment) -> None:
@@ -82,6 +83,39 @@ async def test_two_tenants_have_two_snapshots(environment: LocalEnvironment) -> 
     assert one.saved
     assert another.saved
     assert one._snapshot != another._snapshot
+
+
+async def test_the_snapshots_of_tenants_long_gone_are_removed(
+    environment: LocalEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes memory for as long as it is kept; whoever comes back gets a new one."""
+    monkeypatch.setattr(tier, "MOST_TEMPLATES", 2)
+    folder = tier_of(environment)._state.path
+
+    def kept() -> int:
+        return len(list(folder.glob("t*")))
+
+    text = source("print(hash('stockade'))")
+    first = stdout_of(await environment.run(text, SandboxRequest(tenant="first")))
+    for number in range(3):
+        request = SandboxRequest(tenant=f"later {number}")
+        assert (await environment.run(command("true"), request)).ok
+    await until(lambda: kept() <= 3)
+    assert await templates(environment, "first") == []
+    # Those who are parked are of the old one still, and live.
+    wanted = SandboxRequest(tenant="first")
+    while stdout_of(await environment.run(text, wanted)) == first:
+        pass
+    (template,) = await templates(environment, "first")
+    assert template.saved
+
+
+async def test_the_ceiling_on_files_makes_no_other_snapshot(environment: LocalEnvironment) -> None:
+    """gVisor keeps none: what depends on nothing is not made twice."""
+    for inodes in (100, 200):
+        request = SandboxRequest(tenant="files", limits=Limits(inodes=inodes))
+        assert (await environment.run(command("true"), request)).ok
+    assert len(await templates(environment, "files")) == 1
 
 
 async def test_an_interpreter_of_its_own_shares_no_seed(environment: LocalEnvironment) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from stockade.executor.affinity import CpuRotation
@@ -21,6 +22,8 @@ from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import MIB, Enforcement, Limits, SandboxLost, Tier, Unavailable
 
 HELLO_SECONDS: Final = 60.0
+# Each takes memory, and tenants come and go.
+MOST_TEMPLATES: Final = 16
 KERNEL_BYTES: Final = 64 * MIB
 """What gVisor itself may take beside the guest's memory, within the same cgroup."""
 # A ceiling of the pids controller makes gVisor's kernel crash when it cannot start a thread.
@@ -98,6 +101,21 @@ class GvisorBoundary(PidNamespaceBoundary):
         await super().release()
 
 
+@dataclass(slots=True)
+class _Kept:
+    """A template that is being made, or was."""
+
+    making: asyncio.Task[Template]
+    users: int = 0
+    """Who waits for it, or starts a sandbox from its files."""
+
+    @property
+    def failed(self) -> bool:
+        return self.making.done() and (
+            self.making.cancelled() or self.making.exception() is not None
+        )
+
+
 class GvisorTier:
     """Makes sandboxes that runsc starts. One per executor.
 
@@ -126,7 +144,7 @@ class GvisorTier:
         self._mounts = make_root(self._root, image)
         make_readable(self._root)
         runtime.see(self._mounts)
-        self._templates: dict[Profile, asyncio.Task[Template]] = {}
+        self._templates: dict[Profile, _Kept] = {}  # in order of last use
         self._numbers = itertools.count(1)
         self._proof: Sandbox | None = None
         self._cpus = CpuRotation()
@@ -163,7 +181,14 @@ class GvisorTier:
         return await self._start(profile)
 
     async def _start(self, profile: Profile) -> Sandbox:
-        template = await self._template(profile)
+        kept = self._keep(profile)
+        kept.users += 1
+        try:
+            return await self._start_from(await asyncio.shield(kept.making), profile)
+        finally:
+            kept.users -= 1
+
+    async def _start_from(self, template: Template, profile: Profile) -> Sandbox:
         name = f"g{next(self._numbers)}"
         ceilings = GuestCeilings(profile.memory_bytes + KERNEL_BYTES, _NO_CEILING, profile.cpus)
         try:
@@ -199,20 +224,28 @@ class GvisorTier:
         """Remove the snapshots. The sandboxes are gone by then."""
         if self._proof is not None:
             await self._proof.destroy()
-        for task in self._templates.values():
-            task.cancel()
+        for kept in self._templates.values():
+            kept.making.cancel()
         if self._templates:
-            await asyncio.wait(self._templates.values())
+            await asyncio.wait([kept.making for kept in self._templates.values()])
         self._templates.clear()
         self._state.close()
         self._runtime.close()
 
-    async def _template(self, profile: Profile) -> Template:
-        """The profile's, made by whoever asks for it first; a failure is tried again."""
-        task = self._templates.get(profile)
-        if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = self._templates[profile] = asyncio.create_task(self._make_template(profile))
-        return await asyncio.shield(task)
+    def _keep(self, profile: Profile) -> _Kept:
+        """The profile's template, begun by whoever asks first; a failure is tried again."""
+        profile = replace(profile, inodes=0)  # which nothing here depends on
+        kept = self._templates.pop(profile, None)
+        if kept is None or kept.failed:
+            kept = _Kept(asyncio.create_task(self._make_template(profile)))
+        self._templates[profile] = kept
+        for other in list(self._templates)[:-MOST_TEMPLATES]:
+            old = self._templates[other]
+            if old.making.done() and not old.users:
+                del self._templates[other]
+                if not old.failed:
+                    old.making.result().remove()
+        return kept
 
     async def _make_template(self, profile: Profile) -> Template:
         template = Template(self._runtime, self._state.path / f"t{next(self._numbers)}")
