@@ -240,6 +240,17 @@ def descendants(of: int | None = None) -> dict[int, str]:
     return found
 
 
+async def settled() -> set[int]:
+    """What is below this process once nothing changes: other pools have filled up."""
+    before, since = set(descendants()), time.monotonic()
+    while time.monotonic() - since < 0.4:
+        await asyncio.sleep(0.02)
+        now = set(descendants())
+        if now != before:
+            before, since = now, time.monotonic()
+    return before
+
+
 def zombies() -> list[int]:
     """Dead processes below this one that nobody reaped."""
     return [pid for pid, state in descendants().items() if state == "Z"]
