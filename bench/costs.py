@@ -14,6 +14,7 @@ from bench.contestants import PYTHON
 from bench.report import NOTHING, Report, Table, ratio
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.local import open_local
+from stockade.executor.pool import PoolPolicy
 from stockade.port import ExecutionRequest, PythonScript, Tier, Unavailable
 
 PROGRAM: Final = Path(__file__).parent / "programs" / "costs.py"
@@ -48,7 +49,9 @@ async def measure(rounds: int = ROUNDS) -> Report:
     async with contextlib.AsyncExitStack() as stack:
         for tier in TIERS:
             try:
-                environment = await stack.enter_async_context(open_local(parked=1, tiers={tier}))
+                environment = await stack.enter_async_context(
+                    open_local(pool=PoolPolicy.fixed(1), tiers={tier})
+                )
             except Unavailable as error:
                 notes.append(f"{tier}: not measured: {error}.")
             else:

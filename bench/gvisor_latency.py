@@ -10,6 +10,7 @@ from bench.report import Report, Summary, Table
 from bench.runsc import open_runsc
 from bench.turns import COLUMNS, Once, figures, promises, rows, sample, time_call, time_program
 from stockade.executor.local import open_local
+from stockade.executor.pool import PoolPolicy
 from stockade.port import ExecutionRequest, PythonSource, Tier, Unavailable
 
 PARKED = "stockade, gVisor, parked, single use"
@@ -25,7 +26,9 @@ async def measure(rounds: int = ROUNDS, only: Collection[str] = ()) -> Report:
         request = ExecutionRequest(PythonSource(SOURCE))
         try:
             # One: making the next takes long, and must not go on under another's sample.
-            parked = await stack.enter_async_context(open_local(parked=1, tiers={Tier.GVISOR}))
+            parked = await stack.enter_async_context(
+                open_local(pool=PoolPolicy.fixed(1), tiers={Tier.GVISOR})
+            )
             entries[PARKED] = lambda: time_call(parked, request)
         except Unavailable as error:
             absent.append(Absent(PARKED, str(error)))

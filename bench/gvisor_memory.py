@@ -12,9 +12,11 @@ from bench.processes import Charge, address_spaces, charge, memory, supervised
 from bench.report import NOTHING, Promise, Report, Table, absent_row, mebibytes
 from stockade.executor.local import open_local
 from stockade.executor.namespace.zygote import PRELOADED
-from stockade.port import Tier, Unavailable
+from stockade.executor.pool import PoolPolicy
+from stockade.port import GIB, Tier, Unavailable
 
 PARKED: Final = 4
+_POLICY: Final = PoolPolicy(floor=PARKED, ceiling=PARKED, memory_budget_bytes=4 * GIB)
 _SETTLE_SECONDS: Final = 1.0
 _COLUMNS: Final = ("what", "median MiB", "largest MiB")
 
@@ -110,7 +112,7 @@ async def _park(case: _Case) -> list[_Sizes] | Absent:
             return Absent(case.name, f"{module} is not installed here")
     modules = (*PRELOADED, *case.modules)
     try:
-        async with open_local(parked=PARKED, tiers={Tier.GVISOR}, preloaded=modules) as environment:
+        async with open_local(pool=_POLICY, tiers={Tier.GVISOR}, preloaded=modules) as environment:
             await environment.warm_up()
             await asyncio.sleep(_SETTLE_SECONDS)
             trees = supervised()

@@ -10,6 +10,7 @@ from bench.contestants import BARE, SOURCE, Absent, Contestant, open_contestants
 from bench.report import Report, Summary, Table
 from bench.turns import COLUMNS, Once, figures, promises, rows, sample, time_call, time_program
 from stockade.executor.local import open_local
+from stockade.executor.pool import PoolPolicy
 from stockade.port import ExecutionRequest, PythonSource, Tier
 
 PARKED = "stockade, parked, single use"
@@ -27,7 +28,9 @@ async def measure(rounds: int = 100, only: Collection[str] = ()) -> Report:
     notes: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
         parked = await stack.enter_async_context(open_local(tiers={Tier.NAMESPACE}))
-        on_demand = await stack.enter_async_context(open_local(parked=0, tiers={Tier.NAMESPACE}))
+        on_demand = await stack.enter_async_context(
+            open_local(pool=PoolPolicy.fixed(0), tiers={Tier.NAMESPACE})
+        )
         warm, fresh = (ExecutionRequest(PythonSource(SOURCE, fresh=f)) for f in (False, True))
         entries[PARKED] = lambda: time_call(parked, warm)
         entries["stockade, on demand, empty pool"] = lambda: time_call(on_demand, warm)

@@ -15,6 +15,7 @@ from bench.processes import descendants
 from bench.report import Promise, Report, Table
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.local import open_local
+from stockade.executor.pool import PoolPolicy
 from stockade.port import ExecutionRequest, Limits, Outcome, PythonSource, SandboxRequest, Tier
 
 CALLERS = 4
@@ -51,7 +52,7 @@ async def measure(executions: int = 1000) -> Report:
     with _own_temporary_folder() as folder:
         _adopt_orphans()
         before = _census(folder)
-        async with open_local(tiers={Tier.NAMESPACE}) as environment:
+        async with open_local(pool=PoolPolicy.fixed(4), tiers={Tier.NAMESPACE}) as environment:
             await _run(environment, 1)
             # The parked are others than before: their number must be the same, no more.
             warm = _sizes(await _settled(environment, folder, None))

@@ -6,6 +6,7 @@ import statistics
 from bench.processes import innermost_pid_namespaces, memory
 from bench.report import Promise, Report, Table, mebibytes
 from stockade.executor.local import open_local
+from stockade.executor.pool import PoolPolicy
 from stockade.port import Tier
 
 TARGET = 8 << 20
@@ -15,7 +16,7 @@ _SETTLE_SECONDS = 0.5
 
 async def measure() -> Report:
     """Park some, touch none, read what the kernel says of their processes."""
-    async with open_local(parked=PARKED, tiers={Tier.NAMESPACE}) as environment:
+    async with open_local(pool=PoolPolicy.fixed(PARKED), tiers={Tier.NAMESPACE}) as environment:
         await environment.warm_up()
         await asyncio.sleep(_SETTLE_SECONDS)
         sandboxes = innermost_pid_namespaces()

@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.report import Report, Table, ratio
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.local import open_local
+from stockade.executor.pool import PoolPolicy
 from stockade.port import (
     GIB,
     MIB,
@@ -64,7 +65,7 @@ async def measure() -> Report:
             _read_all(f"cat {source} | cat > {target}")
             return FILE_BYTES
 
-        async with open_local(parked=1, tiers={Tier.NAMESPACE}) as environment:
+        async with open_local(pool=PoolPolicy.fixed(1), tiers={Tier.NAMESPACE}) as environment:
             await environment.warm_up(SANDBOX)
             async with await environment.open_session(SANDBOX) as session:
                 entries: dict[str, Once] = {

@@ -8,6 +8,7 @@ from bench.compatibility.rows import ROWS, Row
 from bench.compatibility.trial import Trial, Verdict, try_bare, try_in
 from bench.report import Report, Table
 from stockade.executor.local import open_local
+from stockade.executor.pool import PoolPolicy
 from stockade.port import Tier, Unavailable
 
 TIERS: Final = (Tier.NAMESPACE, Tier.GVISOR)
@@ -28,7 +29,7 @@ async def measure(rows: Sequence[Row] = ROWS) -> Report:
     notes = list(NOTES)
     for tier in TIERS:
         try:
-            async with open_local(parked=1, tiers={tier}) as environment:
+            async with open_local(pool=PoolPolicy.fixed(1), tiers={tier}) as environment:
                 for row in rows:
                     await environment.warm_up()
                     trials[row.what].append(await try_in(environment, tier, row))

@@ -30,7 +30,7 @@ from tests.contract.kit import (
 )
 from tests.contract.traits import Traits
 
-from stockade.executor import open_local
+from stockade.executor import PoolPolicy, open_local
 from stockade.executor.cgroups import NoTree, find_cgroups
 from stockade.port import (
     GIB,
@@ -190,7 +190,7 @@ async def test_a_failure_is_a_failure_every_time(
 @pytest.mark.tier("namespace")
 async def test_a_thousand_exit_codes_and_no_zombie() -> None:
     """CASES 49: fast exits are lost to a competing waiter; zombies pile up."""
-    async with open_local(parked=4, tiers={Tier.NAMESPACE}) as environment:
+    async with open_local(pool=PoolPolicy.fixed(4), tiers={Tier.NAMESPACE}) as environment:
         codes: list[int | None] = []
         for _ in range(50):
             records = await asyncio.gather(*(environment.run(command("true")) for _ in range(20)))
@@ -275,7 +275,7 @@ async def test_stopping_is_bounded_when_the_agent_stands_still(
 @pytest.mark.tier("namespace")
 async def test_a_shutdown_is_no_memory_limit() -> None:
     """CASES 154: kills at shutdown are counted as out of memory."""
-    async with open_local(parked=1, tiers={Tier.NAMESPACE}) as environment:
+    async with open_local(pool=PoolPolicy.fixed(1), tiers={Tier.NAMESPACE}) as environment:
         running = await environment.start(source("x = bytearray(b'x') * 50_000_000; input()"),
                                           stdin=forever())  # fmt: skip
         await asyncio.sleep(0.2)

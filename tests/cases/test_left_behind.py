@@ -20,7 +20,7 @@ from tests.contract.kit import (
 )
 from tests.contract.traits import Traits
 
-from stockade.executor import open_local
+from stockade.executor import PoolPolicy, open_local
 from stockade.port import ExecutionEnvironment, ExecutionRequest, Outcome, Tier
 
 pytestmark = [pytest.mark.plain_user, pytest.mark.asyncio(loop_scope="module")]
@@ -53,7 +53,7 @@ async def test_background_jobs_do_not_survive(
 async def test_a_hundred_sessions_with_sleeping_children() -> None:
     """CASES 85: zombies; then the reaper killed idle commands."""
     before = set(descendants())
-    async with open_local(parked=0, tiers={Tier.NAMESPACE}) as environment:
+    async with open_local(pool=PoolPolicy.fixed(0), tiers={Tier.NAMESPACE}) as environment:
         for _ in range(5):
             mark = marker()
             sessions = [await environment.open_session() for _ in range(20)]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from stockade.executor import open_local
+from stockade.executor import PoolPolicy, open_local
 from stockade.port import ExecutionEnvironment, Tier
 from stockade.port.fake import Call, FakeEnvironment, Scripted
 
@@ -56,21 +56,25 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
     if request.param is None:
         yield Port(None)
         return
-    async with open_local(parked=PARKED[request.param], tiers={request.param}) as environment:
+    async with open_local(
+        pool=PoolPolicy.fixed(PARKED[request.param]), tiers={request.param}
+    ) as environment:
         yield Port(environment)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
 async def real(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
     """Every implementation that runs programs."""
-    async with open_local(parked=PARKED[request.param], tiers={request.param}) as environment:
+    async with open_local(
+        pool=PoolPolicy.fixed(PARKED[request.param]), tiers={request.param}
+    ) as environment:
         yield environment
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
 async def bare(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
     """The same with nothing parked: what lives below this process belongs to an execution."""
-    async with open_local(parked=0, tiers={request.param}) as environment:
+    async with open_local(pool=PoolPolicy.fixed(0), tiers={request.param}) as environment:
         yield environment
 
 

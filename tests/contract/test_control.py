@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stockade.executor import open_local
+from stockade.executor import PoolPolicy, open_local
 from stockade.port import (
     Execution,
     ExecutionEnvironment,
@@ -381,7 +381,7 @@ async def opened(kind: str) -> AsyncIterator[ExecutionEnvironment]:
     if kind == "fake":
         yield FakeEnvironment(lambda call: Scripted(delay=60))
         return
-    async with open_local(parked=2, tiers={Tier(kind)}) as environment:
+    async with open_local(pool=PoolPolicy.fixed(2), tiers={Tier(kind)}) as environment:
         yield environment
 
 

@@ -14,14 +14,14 @@ from tests.contract.fixtures import REAL
 from tests.contract.kit import command, descendants, living, marker, until
 from tests.contract.traits import TRAITS
 
-from stockade.executor import open_local
+from stockade.executor import PoolPolicy, open_local
 from stockade.port import Tier
 
 pytestmark = pytest.mark.plain_user
 
 EXECUTOR = """
 import asyncio, sys
-from stockade.executor import open_local
+from stockade.executor import PoolPolicy, open_local
 from stockade.port import Command, ExecutionRequest, PythonSource, SandboxRequest, Tier
 
 HIDE = '''
@@ -42,7 +42,7 @@ async def main():
         nonlocal heard
         heard += data
 
-    async with open_local(parked=2, tiers={Tier(sys.argv[2])}) as environment:
+    async with open_local(pool=PoolPolicy.fixed(2), tiers={Tier(sys.argv[2])}) as environment:
         mark = sys.argv[1]
         program = ExecutionRequest(PythonSource(HIDE, (mark,)))
         running = [await environment.start(program, on_output=hear) for _ in range(2)]
@@ -115,7 +115,7 @@ async def test_nothing_outlives_it(tier: Tier, number: int) -> None:
 @pytest.mark.tier("namespace")
 async def test_a_killed_launcher_takes_its_sandboxes_along() -> None:
     mark = marker()
-    async with open_local(parked=1, tiers={Tier.NAMESPACE}) as environment:
+    async with open_local(pool=PoolPolicy.fixed(1), tiers={Tier.NAMESPACE}) as environment:
         before = set(descendants())
         running = [await environment.start(command("sleep", mark)) for _ in range(3)]
         await until(lambda: len(living(mark)) == 3)

@@ -1,6 +1,6 @@
 import pytest
 
-from stockade.executor import open_local
+from stockade.executor import PoolPolicy, open_local
 from stockade.port import ExecutionRequest, InvalidRequest, PythonSource, Tier
 
 LOADED = ExecutionRequest(
@@ -15,10 +15,10 @@ TIERS = [
 async def test_a_program_finds_what_was_asked_for(tier: Tier) -> None:
     """Those modules instead of the ordinary ones; one that is nowhere is left out."""
     names = ("colorsys", "no_such_module")
-    async with open_local(parked=1, tiers={tier}, preloaded=names) as stockade:
+    async with open_local(pool=PoolPolicy.fixed(1), tiers={tier}, preloaded=names) as stockade:
         execution = await stockade.run(LOADED)
     assert (execution.ok, execution.stdout.text()) == (True, "colorsys\n"), execution
-    async with open_local(parked=1, tiers={tier}) as stockade:
+    async with open_local(pool=PoolPolicy.fixed(1), tiers={tier}) as stockade:
         execution = await stockade.run(LOADED)
     assert (execution.ok, execution.stdout.text()) == (True, "csv\n"), execution
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stockade.executor import AuthMode, local, open_local
 from stockade.executor.cgroups import CgroupError
 from stockade.executor.environment import LocalEnvironment
+from stockade.executor.pool import PoolPolicy
 from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.executor.tiers import Opener, TierDriver, Tiers
@@ -42,6 +43,9 @@ class Driver:
     async def create(self, profile: Profile) -> Sandbox:
         self.asked.append(profile)
         raise Unavailable(f"no sandbox of {self.tier}")
+
+    async def forget(self, tenant: str) -> None:
+        """Nothing is kept."""
 
     async def close(self) -> None:
         self.closed = True
@@ -209,7 +213,7 @@ async def test_a_sandbox_that_cannot_be_made_fails_the_call() -> None:
     """The tier was chosen; another one is not tried in its place."""
     strong, weak = Driver(GVISOR), Driver(NAMESPACE)
     tiers = Tiers({GVISOR: opener(strong), NAMESPACE: opener(weak)}, Resources())
-    async with LocalEnvironment(tiers, parked=0) as environment:
+    async with LocalEnvironment(tiers, PoolPolicy.fixed(0)) as environment:
         await environment._tiers.choose(SandboxRequest(tier=NAMESPACE))
         with pytest.raises(Unavailable, match="no sandbox of gvisor"):
             await environment.run(REQUEST)
@@ -278,7 +282,7 @@ async def test_a_waiter_that_gives_up_does_not_stop_the_opening() -> None:
 async def test_closing_refuses_who_waits_for_a_tier() -> None:
     begun, freed = asyncio.Event(), asyncio.Event()
     tiers = Tiers({GVISOR: hanging(begun, freed, Driver(GVISOR))}, Resources())
-    environment = LocalEnvironment(tiers, parked=0)
+    environment = LocalEnvironment(tiers, PoolPolicy.fixed(0))
     waiting = asyncio.create_task(environment.run(REQUEST))
     await begun.wait()
     async with asyncio.timeout(5):

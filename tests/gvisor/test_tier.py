@@ -22,7 +22,7 @@ from tests.contract.kit import (
 from tests.contract.test_record import UNIQUE
 from tests.contract.traits import TRAITS
 
-from stockade.executor import open_local
+from stockade.executor import PoolPolicy, open_local
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.gvisor import tier
 from stockade.executor.gvisor.snapshot import Template
@@ -39,7 +39,7 @@ pytestmark = [
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def environment() -> AsyncIterator[LocalEnvironment]:
     """One that parks two sandboxes of each profile."""
-    async with open_local(parked=2, tiers={Tier.GVISOR}) as opened:
+    async with open_local(pool=PoolPolicy.fixed(2), tiers={Tier.GVISOR}) as opened:
         yield opened
 
 
@@ -61,9 +61,9 @@ async def test_two_of_one_snapshot_share_no_randomness(environment: LocalEnviron
     await environment.warm_up(request)
     (template,) = await templates(environment, "clones")
     assert template.saved
-    hits = environment._pool.hits
+    hits = environment.metrics().hits
     one, two = await asyncio.gather(*(environment.run(source(UNIQUE), request) for _ in range(2)))
-    assert environment._pool.hits == hits + 2
+    assert environment.metrics().hits == hits + 2
     rows = stdout_of(one).splitlines(), stdout_of(two).splitlines()
     assert len(rows[0]) >= 9
     for first, second in zip(*rows, strict=True):
@@ -175,7 +175,7 @@ async def test_without_warmth_each_is_started_cold() -> None:
 
 async def test_with_nothing_parked_nothing_waits() -> None:
     before = set(descendants())
-    async with open_local(parked=0, tiers={Tier.GVISOR}) as environment:
+    async with open_local(pool=PoolPolicy.fixed(0), tiers={Tier.GVISOR}) as environment:
         folder = tier_of(environment)._state.path
         for _ in range(2):
             running = await environment.start(command("sleep", "30"))

@@ -26,6 +26,8 @@ class Boundary(Protocol):
     enforcement: Mapping[str, Enforcement]
     counts_processes: bool
     """Whether ``usage().processes_refused`` is counted on this machine."""
+    parked_bytes: int
+    """An estimate of the memory that the sandbox holds on the host while it is parked."""
 
     def set_ceilings(self, limits: Limits) -> None:
         """Set what may still be set of the ceilings: memory, processes."""

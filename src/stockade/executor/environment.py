@@ -5,8 +5,9 @@ import time
 from types import TracebackType
 from typing import Self
 
+from stockade.executor.descriptors import make_room
 from stockade.executor.execution import ProgramExecution
-from stockade.executor.pool import Pool
+from stockade.executor.pool import Pool, PoolMetrics, PoolPolicy
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.executor.session import SandboxSession
 from stockade.executor.tiers import Tiers
@@ -27,9 +28,9 @@ _DEFAULT = SandboxRequest()
 class LocalEnvironment:
     """An :class:`~stockade.port.ExecutionEnvironment` whose sandboxes live on this machine."""
 
-    def __init__(self, tiers: Tiers, parked: int) -> None:
+    def __init__(self, tiers: Tiers, pool: PoolPolicy) -> None:
         self._tiers = tiers
-        self._pool = Pool(self._create, parked)
+        self._pool = Pool(self._create, pool, forget=tiers.forget, room=make_room(pool.most_alive))
         self._executions: set[ProgramExecution] = set()
         self._sessions: set[SandboxSession] = set()
         self._endings: set[asyncio.Task[None]] = set()
@@ -49,6 +50,10 @@ class LocalEnvironment:
         wanted = sandbox or _DEFAULT
         driver = await self._tiers.choose(wanted)
         await self._pool.fill(Profile.of(driver.tier, wanted))
+
+    def metrics(self) -> PoolMetrics:
+        """What the pool has done, and what is parked, waited for and alive now."""
+        return self._pool.metrics()
 
     async def start(
         self,
@@ -136,7 +141,7 @@ class LocalEnvironment:
             driver = await self._tiers.choose(wanted)
             sandbox = await self._pool.take(Profile.of(driver.tier, wanted))
             if self._closing is not None:
-                await sandbox.destroy()
+                self._pool.dispose(sandbox)
                 self._require_open()
         finally:
             self._taking -= 1
@@ -162,7 +167,6 @@ class LocalEnvironment:
         # The caller, whose record is ready, goes first.
         await asyncio.sleep(_CLEAN_UP_DELAY)
         await sandbox.destroy()
-        self._pool.refill(sandbox.profile)
 
     async def __aenter__(self) -> Self:
         return self

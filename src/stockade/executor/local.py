@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
@@ -13,15 +14,14 @@ from stockade.executor.namespace.image import find_host_image
 from stockade.executor.namespace.tier import NamespaceTier
 from stockade.executor.namespace.zygote import PRELOADED
 from stockade.executor.namespace.zygotes import Zygotes
+from stockade.executor.pool import PoolPolicy
 from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile
 from stockade.executor.tiers import Opener, TierDriver, Tiers
 from stockade.port import InvalidRequest, SandboxRequest, StockadeError, Tier, Unavailable
 from stockade.port.policy import OWN_KERNEL, STRENGTH, spell
 
-PARKED = 4
-"""Sandboxes parked per profile: enough for a burst of calls on two cores."""
-
+_DEFAULT_POOL = PoolPolicy()
 _MOST_MODULES = 256
 """As guest/native/agent.c has."""
 
@@ -39,13 +39,14 @@ class AuthMode(StrEnum):
 async def open_local(
     *,
     warm: bool = True,
-    parked: int = PARKED,
+    pool: PoolPolicy = _DEFAULT_POOL,
     auth_mode: AuthMode = AuthMode.DEV,
     tiers: Collection[Tier] | None = None,
     preloaded: Sequence[str] | None = None,
 ) -> AsyncIterator[LocalEnvironment]:
     """The tiers of this machine, behind the port; everything ends with the context.
 
+    ``pool``: how much is parked, started at once and waited for, in all tiers together.
     ``warm=False`` parks and preloads nothing, for a process that makes one call; a tier is
     then opened when it is wanted, the strongest first. ``tiers`` are the ones to use, by
     default all that this machine can start. ``preloaded`` are the modules that the warm
@@ -63,7 +64,7 @@ async def open_local(
         Tier.GVISOR: partial(_open_gvisor, resources, modules, warm),
     }
     opening = Tiers({tier: openers[tier] for tier in wanted}, resources)
-    environment = LocalEnvironment(opening, parked if warm else 0)
+    environment = LocalEnvironment(opening, pool if warm else replace(pool, floor=0, ceiling=0))
     try:
         if auth_mode is not AuthMode.DEV:
             isolating = [tier for tier in reversed(STRENGTH) if tier in OWN_KERNEL]

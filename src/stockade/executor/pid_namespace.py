@@ -23,6 +23,7 @@ class PidNamespaceBoundary:
         cgroup: GuestCgroup,
         ceilings: GuestCeilings,
         counts_processes: bool,
+        parked_bytes: int,
         release_id: Callable[[], None],
     ) -> None:
         self.tier = tier
@@ -31,6 +32,7 @@ class PidNamespaceBoundary:
         self._cgroup = cgroup
         self._ceilings = ceilings
         self.counts_processes = counts_processes
+        self.parked_bytes = parked_bytes
         self._release_id = release_id
         self._pidfd = -1
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stockade.executor.boundary import Boundary
@@ -45,6 +46,7 @@ class Sandbox:
         self.boundary = boundary
         self.link = link
         self.made_at = time.monotonic()
+        self._at_release: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<Sandbox {self.boundary.tier} {self.profile.tenant} {self.link!r}>"
@@ -62,10 +64,19 @@ class Sandbox:
         if not self.link.broken.done():
             await asyncio.shield(self.link.broken)
 
+    def at_release(self, callback: Callable[[], None]) -> None:
+        """Call back once nothing of it is held any more, or cannot be given back."""
+        self._at_release = callback
+
     async def release(self) -> None:
         """Give back what it held on the host."""
         self.link.close()
-        await self.boundary.release()
+        try:
+            await self.boundary.release()
+        finally:
+            callback, self._at_release = self._at_release, None
+            if callback is not None:
+                callback()
 
     async def destroy(self) -> None:
         """``end`` and ``release``, also when the waiter is cancelled."""

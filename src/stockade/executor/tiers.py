@@ -26,6 +26,10 @@ class TierDriver(Protocol):
         """A sandbox that has proven its walls. Raises :class:`Unavailable` or SandboxLost."""
         ...
 
+    async def forget(self, tenant: str) -> None:
+        """Give up what is kept for a tenant without any sandbox; a call may come meanwhile."""
+        ...
+
     async def close(self) -> None:
         """End all that it started, sandboxes included."""
         ...
@@ -81,6 +85,11 @@ class Tiers:
     def opened(self, tier: Tier) -> TierDriver:
         """The driver of a tier that was chosen before."""
         return self._drivers[tier]
+
+    async def forget(self, tenant: str) -> None:
+        """Tell every tier of a tenant that has no sandbox any more, and will hardly want one."""
+        for driver in list(self._drivers.values()):
+            await driver.forget(tenant)
 
     async def wait_for_one(self, tiers: Sequence[Tier]) -> dict[Tier, str]:
         """Wait until one of these is open; else why each of them is missing.

@@ -24,6 +24,8 @@ from stockade.port import MIB, Enforcement, Limits, SandboxLost, Tier, Unavailab
 HELLO_SECONDS: Final = 60.0
 # Each takes memory, and tenants come and go.
 MOST_TEMPLATES: Final = 16
+PARKED_BYTES: Final = 25 * MIB
+"""What a parked sandbox holds of the host's memory, where no cgroup counts it."""
 KERNEL_BYTES: Final = 64 * MIB
 """What gVisor itself may take beside the guest's memory, within the same cgroup."""
 # A ceiling of the pids controller makes gVisor's kernel crash when it cannot start a thread.
@@ -41,7 +43,16 @@ class GvisorBoundary(PidNamespaceBoundary):
         ceilings: GuestCeilings,
         guest_ended: Callable[[], None],
     ) -> None:
-        super().__init__(Tier.GVISOR, image, enforcement, cgroup, ceilings, False, guest_ended)
+        super().__init__(
+            Tier.GVISOR,
+            image,
+            enforcement,
+            cgroup,
+            ceilings,
+            counts_processes=False,
+            parked_bytes=PARKED_BYTES,
+            release_id=guest_ended,
+        )
         self._guest: Guest | None = None
         self._spent = 0.0
 
@@ -53,7 +64,9 @@ class GvisorBoundary(PidNamespaceBoundary):
 
     def count_from_here(self) -> None:
         """What was spent until now was the start, and no program's."""
-        self._spent = super().usage().cpu_seconds or 0.0
+        usage = super().usage()
+        self._spent = usage.cpu_seconds or 0.0
+        self.parked_bytes = usage.peak_memory_bytes or self.parked_bytes
 
     def ceilings(self, limits: Limits) -> GuestCeilings:
         """The guest's memory and the kernel's are one sum to the cgroup."""
@@ -220,6 +233,11 @@ class GvisorTier:
             raise
         return Sandbox(profile, boundary, link)
 
+    async def forget(self, tenant: str) -> None:
+        """Remove the tenant's snapshots, but one from which a sandbox is being started."""
+        for profile in [each for each in self._templates if each.tenant == tenant]:
+            self._remove_unless_used(profile)
+
     async def close(self) -> None:
         """Remove the snapshots. The sandboxes are gone by then."""
         if self._proof is not None:
@@ -240,12 +258,15 @@ class GvisorTier:
             kept = _Kept(asyncio.create_task(self._make_template(profile)))
         self._templates[profile] = kept
         for other in list(self._templates)[:-MOST_TEMPLATES]:
-            old = self._templates[other]
-            if old.making.done() and not old.users:
-                del self._templates[other]
-                if not old.failed:
-                    old.making.result().remove()
+            self._remove_unless_used(other)
         return kept
+
+    def _remove_unless_used(self, profile: Profile) -> None:
+        old = self._templates[profile]
+        if old.making.done() and not old.users:
+            del self._templates[profile]
+            if not old.failed:
+                old.making.result().remove()
 
     async def _make_template(self, profile: Profile) -> Template:
         template = Template(self._runtime, self._state.path / f"t{next(self._numbers)}")

@@ -14,9 +14,11 @@ from stockade.executor.namespace.zygote import Zygote
 from stockade.executor.namespace.zygotes import Zygotes
 from stockade.executor.pid_namespace import PidNamespaceBoundary
 from stockade.executor.sandbox import Profile, Sandbox
-from stockade.port import Enforcement, Tier, Unavailable
+from stockade.port import MIB, Enforcement, Tier, Unavailable
 
 HELLO_SECONDS = 10.0
+PARKED_BYTES = 3 * MIB // 2
+"""What a parked sandbox does not share with its zygote: docs/performance.md, rounded up."""
 _UNBOUNDED = GuestCeilings(memory_bytes=1 << 50, processes=1 << 15, cpus=1024)
 
 
@@ -55,15 +57,19 @@ class NamespaceTier:
     async def create(self, profile: Profile) -> Sandbox:
         """A sandbox that has proven its walls. Raises :class:`Unavailable` or SandboxLost."""
         zygote = await self._zygotes.get(profile.tenant)
-        await self._house(zygote)
         identity = zygote.identity
+        # Before anything is waited for: a zygote of which no id is in use may be ended.
         offset = identity.acquire()
         ceilings = GuestCeilings(profile.memory_bytes, profile.processes, profile.cpus)
         try:
+            await self._house(zygote)
             cgroup = self._cgroups.create(f"sandbox-{next(self._numbers)}", ceilings)
         except (CgroupError, OSError) as error:
             identity.release(offset)
             raise Unavailable(f"no cgroup for a sandbox: {error}") from error
+        except BaseException:
+            identity.release(offset)
+            raise
         boundary = PidNamespaceBoundary(
             self.tier,
             self._image.digest,
@@ -71,6 +77,7 @@ class NamespaceTier:
             cgroup,
             ceilings,
             self._counts_processes,
+            PARKED_BYTES,
             lambda: identity.release(offset),
         )
         link = None
@@ -86,6 +93,10 @@ class NamespaceTier:
             await asyncio.shield(_abandon(boundary, link))
             raise
         return Sandbox(profile, boundary, link)
+
+    async def forget(self, tenant: str) -> None:
+        """End the tenant's zygote, unless a sandbox of it exists or is being made."""
+        await self._zygotes.forget(tenant)
 
     async def close(self) -> None:
         """End every zygote, and with it its sandboxes."""
