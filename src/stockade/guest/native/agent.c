@@ -108,6 +108,7 @@ static struct {
     struct feed input, source;
     struct output outputs[3];
     int exit_status;
+    long parking; /* CPU time that its process had taken until it began, where that counts */
     struct rusage usage, before; /* before: of all children that had ended when it began */
     unsigned open_files, peak_processes, stragglers, looks;
     unsigned long long disk_used, inodes_used; /* the most that was seen */
@@ -267,6 +268,16 @@ static bool open_terminal(uint16_t rows, uint16_t columns, char *name, size_t si
     return program.slave >= 0;
 }
 
+/* By its clock of CPU time, as clock_getcpuclockid(3) names it. */
+static long microseconds_of(pid_t process)
+{
+    struct timespec spent;
+
+    if (clock_gettime((clockid_t)(~(unsigned)process << 3 | 2), &spent) < 0)
+        return 0;
+    return (long)spent.tv_sec * 1000000 + spent.tv_nsec / 1000;
+}
+
 static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t length)
 {
     static const char busy[] = "{\"refused\":{\"what\":\"\",\"reason\":\"another program runs\"}}";
@@ -294,6 +305,8 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     program.status = parked.status;
     program.peak_processes = 1;
     getrusage(RUSAGE_CHILDREN, &program.before);
+    if (!program.brisk)
+        program.parking = microseconds_of(program.pid);
     program.input = (struct feed){.descriptor = parked.input, .channel = channel + INPUT};
     program.source = (struct feed){.descriptor = parked.specification, .channel = channel + SOURCE};
     program.outputs[0] = (struct output){parked.output, channel + OUTPUT, false};
@@ -434,7 +447,9 @@ static void report_end(void)
     long cpu;
 
     getrusage(RUSAGE_CHILDREN, &total);
-    cpu = microseconds(&total) - microseconds(&program.before);
+    cpu = microseconds(&total) - microseconds(&program.before) - program.parking;
+    if (cpu < 0)
+        cpu = 0; /* not all that it took is its child's yet: the program's word is its end */
     json_add(&json, "{\"ended\":{");
     if (WIFEXITED(status))
         json_add(&json, "\"code\":%d,\"signal\":null", WEXITSTATUS(status));
