@@ -150,7 +150,8 @@ async def watch_host() -> AsyncIterator[HostWatch]:
         try:
             yield watch
         finally:
-            del os.environ["STOCKADE_ATTACK_CANARY"]
+            # Gone already where another watch ended in this process.
+            os.environ.pop("STOCKADE_ATTACK_CANARY", None)
             shutil.rmtree(folder)
 
 
