@@ -9,6 +9,7 @@ import pytest
 
 from stockade.port import (
     MIB,
+    Enforcement,
     ExecutionEnvironment,
     FileRefused,
     InvalidRequest,
@@ -357,6 +358,10 @@ async def test_it_survives_the_memory_limit(real: ExecutionEnvironment, traits: 
     async with await real.open_session(small(memory_bytes=64 * MIB, disk_bytes=MIB)) as session:
         await session.write_file("f", b"kept")
         execution = await session.run(source("x = bytearray(b'x') * 300_000_000"))
+        if execution.enforcement["memory_bytes"] is Enforcement.ABSENT:
+            # As the record says. gVisor keeps no RLIMIT_DATA: see test_outcomes.
+            assert execution.ok, explain(execution)
+            return
         if enforced(execution, "memory_bytes"):
             assert execution.outcome is Outcome.MEMORY, explain(execution)
         assert not execution.ok
