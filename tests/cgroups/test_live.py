@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import glob
 import os
 import signal
 import subprocess
@@ -138,6 +139,22 @@ async def test_memory_hog_of_several_processes_is_killed_and_reported(tree: Cgro
     guest.kill()
     assert {wait(pid) for pid in pids} == {-signal.SIGKILL}
     await guest.remove()
+
+
+async def test_a_guest_has_no_swap(tree: CgroupTree) -> None:
+    need(tree, "memory_bytes")
+    guest = tree.create("has-no-swap", ROOMY)
+    above = f"/sys/fs/cgroup/**/stockade-{os.getpid()}-*/**/has-no-swap"
+    # Not Path.glob, which fails where another executor removes a directory meanwhile.
+    found = {
+        name: Path(path).read_text().strip()
+        for name in ("memory.swap.max", "memory.swappiness")
+        for path in glob.glob(f"{above}/{name}", recursive=True)  # noqa: PTH207
+    }
+    await guest.remove()
+    if not found:
+        pytest.skip("this kernel does not count swap")
+    assert set(found.values()) == {"0"}, found
 
 
 async def test_a_stop_is_not_taken_for_an_oom(tree: CgroupTree) -> None:
