@@ -96,7 +96,8 @@ async def test_nothing_lives_when_the_record_is_made(
 ) -> None:
     execution = await bare.run(request_, small(**limits))
     # No pause here: it must hold at this very moment.
-    assert len(living_below(traits)) == traits.always_alive, explain(execution)
+    alive = [(pid, name_of(pid)) for pid in living_below(traits)]
+    assert len(alive) == traits.always_alive, (alive, explain(execution))
     await until(lambda: len(descendants()) == traits.always_alive, 2)
 
 
