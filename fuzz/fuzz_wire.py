@@ -4,6 +4,8 @@
     pip install atheris
     PYTHONPATH=src python fuzz/fuzz_wire.py fuzz/seeds/wire -max_len=4096 -max_total_time=600
 
+atheris is in no lock of ours: it has wheels for few Pythons, and no test needs it.
+
 Any other argument is libFuzzer's; new inputs that reach new code are written to the first
 folder named, so name a scratch folder before ``fuzz/seeds/wire`` to keep the seeds as they
 are.  Without atheris, every file named (or every file of the seeds) is run once.
