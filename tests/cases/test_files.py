@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.kit import command, explain, shell, small, soon, source, stdout_of
+from tests.contract.traits import Traits
 
 from stockade.port import (
     MIB,
@@ -37,10 +38,16 @@ async def test_uploads_of_any_size_arrive(real: ExecutionEnvironment, size: int)
         assert hashlib.sha256(await read(session, "f")).hexdigest() == digest
 
 
-async def test_a_file_is_visible_to_the_next_command(real: ExecutionEnvironment) -> None:
-    """CASES 25: a file is invisible to the next command."""
+async def test_a_file_is_visible_to_the_next_command(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
+    """CASES 25: a file is invisible to the next command.
+
+    Not 500 times: a session's next program waits for an interpreter, and no file system with a
+    cache of its own, of which the case is, stands between the two.
+    """
     async with await real.open_session() as session:
-        for number in range(60):
+        for number in range(traits.rounds(100)):
             await session.write_file(f"f{number}", b"%d" % number)
             assert stdout_of(await session.run(command("cat", f"f{number}"))) == str(number)
 
@@ -156,7 +163,11 @@ async def test_a_sparse_file_is_refused_at_the_ceiling(real: ExecutionEnvironmen
 
 
 async def test_a_full_disk_harms_this_sandbox_alone(real: ExecutionEnvironment) -> None:
-    """CASES 20, 92: one full disk kills all."""
+    """CASES 20, 92: one full disk kills all.
+
+    20 is of a disk whose sector fails (EIO). A workspace is memory and has none: what can fail
+    there is that there is no more of it.
+    """
     full = await real.open_session(small(disk_bytes=MIB))
     async with full, await real.open_session(small(disk_bytes=MIB)) as other:
         execution = await full.run(shell("head -c 9M /dev/zero > f"))
