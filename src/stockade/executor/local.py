@@ -9,7 +9,6 @@ from enum import StrEnum
 from functools import partial
 
 from stockade.executor.environment import LocalEnvironment
-from stockade.executor.gvisor.opening import open_gvisor
 from stockade.executor.namespace.image import find_host_image
 from stockade.executor.namespace.tier import NamespaceTier
 from stockade.executor.namespace.zygote import PRELOADED
@@ -129,6 +128,9 @@ async def _open_namespace(resources: Resources, modules: Sequence[str]) -> TierD
 
 
 async def _open_gvisor(resources: Resources, modules: Sequence[str], warm: bool) -> TierDriver:
+    # Who names the other tier does not wait for it.
+    from stockade.executor.gvisor.opening import open_gvisor
+
     return await open_gvisor(
         resources.cgroups,
         resources.identities(),
