@@ -41,7 +41,7 @@ class PoolPolicy:
     """Sandboxes parked for each profile in use, however little it is used."""
     ceiling: int = 32
     """Sandboxes parked for one profile at the most, whatever the demand; 0 parks nothing."""
-    memory_budget_bytes: int = 256 * MIB
+    memory_budget_bytes: int = 512 * MIB
     """Memory of all that is parked in the executor, of every tier, by the tiers' estimates."""
     max_age_seconds: float = 600.0
     """No parked sandbox that is older is handed out; it is replaced before that."""
