@@ -17,7 +17,7 @@ from stockade.executor.affinity import CpuRotation
 from stockade.executor.cgroups import CgroupError, GuestCeilings
 from stockade.executor.link import Link
 from stockade.executor.namespace import tier as namespace_tier
-from stockade.executor.namespace.identity import IdentitySlice, SoleIdentity
+from stockade.executor.namespace.identity import IdentitySlice, SoleSlice
 from stockade.executor.namespace.tier import NamespaceTier
 from stockade.executor.namespace.zygote import Zygote
 from stockade.port import SandboxLost, Tier, Unavailable
@@ -76,7 +76,7 @@ def cgroups() -> list[str]:
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     where, name, broken = STEPS[step]
-    kind: Any = IdentitySlice if os.geteuid() == 0 else SoleIdentity
+    kind: Any = IdentitySlice if os.geteuid() == 0 else SoleSlice
     taken: list[int] = []
     acquire, release = kind.acquire, kind.release
 

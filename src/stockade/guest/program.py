@@ -236,7 +236,7 @@ def _execute(argv: list[str]) -> NoReturn:
             reason = "no such program in the image"
         elif os.path.isdir(path):
             reason = "a folder is no program"
-        elif error.errno == errno.E2BIG:
+        elif error.errno in (errno.E2BIG, errno.EFAULT):  # EFAULT: gVisor, of a small stack
             reason = "the arguments and the environment are too large to start a program with"
         raise Refused(argv[0], reason) from None
 
