@@ -47,8 +47,8 @@ class PoolPolicy:
     """No parked sandbox that is older is handed out; it is replaced before that."""
     idle_seconds: float = 300.0
     """A profile that nobody used for so long keeps nothing parked, and its tenant nothing warm."""
-    profiles: int = 32
-    """For how many profiles sandboxes are parked; those used last keep theirs."""
+    profiles: int = 64
+    """For how many profiles sandboxes are parked and tenants' zygotes kept: those used last."""
     starts: int = field(default_factory=_default_starts)
     """Sandboxes in the making at once; by default one per CPU. Refill has half of them."""
     most_alive: int = 512

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from stockade.executor.descriptors import Room
-from stockade.executor.pool.metrics import PoolMetrics, ShelfMetrics, Tally
+from stockade.executor.pool.metrics import PoolMetrics, Tally
 from stockade.executor.pool.policy import PoolPolicy
+from stockade.executor.pool.queue import Queue
 from stockade.executor.pool.shelf import Call, Shelf
 from stockade.executor.pool.shelves import Shelves
-from stockade.executor.pool.turns import Turns
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import SandboxLost, Unavailable
 
@@ -60,13 +60,12 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._tally = Tally()
         self._shelves = Shelves(policy, self._tally, self.dispose)
-        self._turns = Turns()
+        self._queue = Queue()
         self._later: dict[Shelf, None] = {}  # to be refilled when patience ends
         self._due: dict[Shelf, None] = {}  # to be refilled now
         self._starting: set[asyncio.Task[Sandbox]] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._refilling = 0
-        self._waiting = 0
         self._alive = 0
         self._patience: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.TimerHandle | None = None
@@ -75,7 +74,7 @@ class Pool:
     def __repr__(self) -> str:
         return (
             f"<Pool {self._shelves!r}, {len(self._starting)} in the making, {self._alive} alive | "
-            f"{self._waiting} waiting | {self._tally.hits} hits, {self._tally.misses} misses>"
+            f"{len(self._queue)} waiting | {self._tally.hits} hits, {self._tally.misses} misses>"
         )
 
     async def take(self, profile: Profile) -> Sandbox:
@@ -124,7 +123,7 @@ class Pool:
                 timer.cancel()
         for shelf in self._shelves.all():
             self._stop_refill(shelf, Unavailable(_CLOSED))
-            while (call := self._next_waiting(shelf)) is not None:
+            while (call := self._queue.pop(shelf)) is not None:
                 call.set_exception(Unavailable(_CLOSED))
             self._shelves.clear(shelf)
         if self._starting:
@@ -139,30 +138,15 @@ class Pool:
 
     def metrics(self) -> PoolMetrics:
         """The numbers now."""
-        now = self._loop.time()
-        allotted = self._shelves.allotments(now)
         return PoolMetrics(
             **{name: getattr(self._tally, name) for name in Tally.__slots__},
             parked=self._shelves.parked,
             parked_bytes=self._shelves.parked_bytes,
             making=len(self._starting),
-            waiting=self._waiting,
+            waiting=len(self._queue),
             alive=self._alive,
             most_alive=self._room.sandboxes,
-            shelves=tuple(
-                ShelfMetrics(
-                    tier=shelf.profile.tier,
-                    tenant=shelf.profile.tenant,
-                    target=self._shelves.target(shelf, now),
-                    allotted=allotted.get(shelf, 0),
-                    parked=len(shelf.parked),
-                    parked_bytes=sum(each.size for each in shelf.parked),
-                    in_use=len(shelf.in_use),
-                    waiting=len(shelf.waiting),
-                    failures=shelf.failures,
-                )
-                for shelf in self._shelves.all()
-            ),
+            shelves=self._shelves.metrics(self._loop.time()),
         )
 
     # --- calls ---
@@ -182,16 +166,13 @@ class Pool:
     async def _wait(self, shelf: Shelf, now: float) -> Sandbox:
         """Wait in the queue until a sandbox has been made."""
         policy = self._policy
-        if self._waiting >= policy.queue:
+        if len(self._queue) >= policy.queue:
             self._tally.refused += 1
             raise Unavailable(
-                f"{self._waiting} calls wait for a sandbox already, the limit of the queue "
+                f"{len(self._queue)} calls wait for a sandbox already, the limit of the queue "
                 "(pool.queue); try again later, or raise it"
             )
-        call: Call = self._loop.create_future()
-        shelf.waiting.append(call)
-        self._waiting += 1
-        self._turns.add(shelf)
+        call = self._queue.add(shelf)
         timer = self._loop.call_later(policy.wait_seconds, self._time_out, shelf, call)
         self._pump()
         try:
@@ -216,7 +197,7 @@ class Pool:
         call.set_exception(
             Unavailable(
                 f"no sandbox within {self._policy.wait_seconds:g} s (pool.wait_seconds): "
-                f"{self._waiting} calls wait, {len(self._starting)} sandboxes are in the making, "
+                f"{len(self._queue)} calls wait, {len(self._starting)} sandboxes are in the making, "
                 f"{self._alive} of at most {self._room.sandboxes} are alive "
                 f"({self._room.limited_by}){said}"
             )
@@ -225,25 +206,14 @@ class Pool:
 
     def _leave(self, shelf: Shelf, call: Call) -> None:
         """A call gave up waiting. What is in the making for it goes to another, or is parked."""
-        if call in shelf.waiting:
-            shelf.waiting.remove(call)
-            self._waiting -= 1
+        if self._queue.leave(shelf, call):
             self._refill_later(shelf)
             self._pump()
-
-    def _next_waiting(self, shelf: Shelf) -> Call | None:
-        """The call that has waited longest, which waits no more."""
-        while shelf.waiting:
-            call = shelf.waiting.popleft()
-            self._waiting -= 1
-            if not call.done():
-                return call
-        return None
 
     def _give(self, shelf: Shelf, sandbox: Sandbox) -> None:
         """Hand a sandbox to a call that waits, else park it."""
         if not self._closed:
-            call = self._next_waiting(shelf)
+            call = self._queue.pop(shelf)
             if call is not None:
                 call.set_result(sandbox)
                 return
@@ -259,13 +229,13 @@ class Pool:
         if self._closed:
             return
         slots = self._policy.starts
-        while len(self._starting) < slots and (shelf := self._turns.next()) is not None:
+        while len(self._starting) < slots and (shelf := self._queue.next()) is not None:
             if not self._find_room():
                 return
-            self._turns.rotate()
+            self._queue.rotate()
             self._begin(shelf, refill=False)
         # A call that comes while refill goes on is to find a free slot.
-        while self._due and not self._waiting and len(self._starting) < slots:
+        while self._due and not self._queue and len(self._starting) < slots:
             if self._refilling >= max(1, slots // 2):
                 return
             wanting = self._next_refill()
@@ -331,7 +301,7 @@ class Pool:
         pause = min(_FIRST_RETRY_SECONDS * 2.0 ** min(shelf.failures - 1, 16), _LAST_RETRY_SECONDS)
         shelf.not_before = self._loop.time() + pause
         shelf.retry = self._loop.call_later(pause, self._refill, shelf)
-        call = self._next_waiting(shelf)
+        call = self._queue.pop(shelf)
         if call is not None:
             call.set_exception(error)
         elif not heard and shelf.failures == 1:

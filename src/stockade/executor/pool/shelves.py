@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from stockade.executor.pool.demand import Demand, allot
-from stockade.executor.pool.metrics import Tally
+from stockade.executor.pool.metrics import ShelfMetrics, Tally
 from stockade.executor.pool.policy import PoolPolicy
 from stockade.executor.pool.shelf import Parked, Shelf
 from stockade.executor.sandbox import Profile, Sandbox
@@ -175,6 +175,24 @@ class Shelves:
         if not self._of_tenant[tenant]:
             del self._of_tenant[tenant]
         return True
+
+    def metrics(self, now: float) -> tuple[ShelfMetrics, ...]:
+        """Each profile's numbers; the one used last comes first."""
+        allotted = self.allotments(now)
+        return tuple(
+            ShelfMetrics(
+                tier=shelf.profile.tier,
+                tenant=shelf.profile.tenant,
+                target=self.target(shelf, now),
+                allotted=allotted.get(shelf, 0),
+                parked=len(shelf.parked),
+                parked_bytes=sum(each.size for each in shelf.parked),
+                in_use=len(shelf.in_use),
+                waiting=len(shelf.waiting),
+                failures=shelf.failures,
+            )
+            for shelf in self.all()
+        )
 
     def _evict_surplus(self, allotted: dict[Shelf, int]) -> bool:
         for shelf in self._of_profile.values():
