@@ -178,9 +178,7 @@ class ProgramExecution:
         if self._single or not self._sandbox.alive:
             # Of a program that ended by itself the agent has sent all, and its end last.
             by_itself = self._evidence.ended and self._evidence.stopped is None
-            if by_itself and self._sandbox.boundary.stops_whole:
-                self._sandbox.boundary.stop()
-            else:
+            if not (by_itself and self._stop_whole()):
                 await self._sandbox.end()
         usage = self._sandbox.boundary.usage()
         if self._started_at:
@@ -192,6 +190,17 @@ class ProgramExecution:
         self._evidence.wall_seconds = self._timings[2] if stopped_after is None else stopped_after
         self._read_counters(usage)
         return self._record(artefacts, missing)
+
+    def _stop_whole(self) -> bool:
+        """Whether nothing of it runs on, without waiting; it takes descriptors to know that."""
+        boundary = self._sandbox.boundary
+        if not boundary.stops_whole:
+            return False
+        try:
+            boundary.stop()
+        except OSError:
+            return False
+        return True
 
     def _try_to_start(self) -> None:
         if self._evidence.stopped is not None or self._evidence.refused:

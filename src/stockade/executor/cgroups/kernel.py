@@ -195,11 +195,11 @@ def _batches(pids: list[int]) -> list[list[int]]:
 
 
 def _kill_members(dir_fd: int, pids: list[int]) -> None:
-    held = {}
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            held[pid] = os.pidfd_open(pid)
+    held: dict[int, int] = {}
     try:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                held[pid] = os.pidfd_open(pid)
         # A pid may be another process's by now: it is held by its descriptor, and looked for.
         members = set(processes_in(dir_fd))
         for pid, pidfd in held.items():

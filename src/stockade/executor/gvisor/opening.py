@@ -47,10 +47,15 @@ async def open_gvisor(
             modules=modules,
             snapshots=snapshots and os.geteuid() == 0,
         )
-        await tier.prove(first)
     except BaseException:
         state.close()
         if owners is not None:
             owners.close()
+        raise
+    try:
+        await tier.prove(first)
+    except BaseException:
+        # What is being started ends before its folder and its ids are given back.
+        await asyncio.shield(tier.close())
         raise
     return tier

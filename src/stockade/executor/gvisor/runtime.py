@@ -203,7 +203,11 @@ class Runtime:
             if self._owners is not None and owner is not None:
                 self._owners.give_back(owner)
 
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            give_back()
+            raise Unavailable(f"runsc cannot be started: {error}") from error
         pipes: list[int] = []
         try:
             pipes += os.pipe()

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,7 +20,7 @@ from stockade.executor.link import Link
 from stockade.executor.namespace.image import HostImage
 from stockade.executor.pid_namespace import PidNamespaceBoundary
 from stockade.executor.sandbox import Profile, Sandbox
-from stockade.port import MIB, Enforcement, Limits, SandboxLost, Tier, Unavailable
+from stockade.port import MIB, Enforcement, Limits, SandboxLost, StockadeError, Tier, Unavailable
 
 HELLO_SECONDS: Final = 60.0
 # Each takes memory, and tenants come and go.
@@ -28,6 +29,10 @@ PARKED_BYTES: Final = 25 * MIB
 """What a parked sandbox holds of the host's memory, where no cgroup counts it."""
 KERNEL_BYTES: Final = 64 * MIB
 """What gVisor itself may take beside the guest's memory, within the same cgroup."""
+_PROOF_SECONDS: Final = 10.0
+"""How long the sandbox that proved the tier may serve a call: the pool does not know its age."""
+_SUSPECT: Final = 2
+"""After so many failures in a row a snapshot is made anew."""
 # A ceiling of the pids controller makes gVisor's kernel crash when it cannot start a thread.
 _NO_CEILING: Final = 1 << 15
 
@@ -63,10 +68,15 @@ class GvisorBoundary(PidNamespaceBoundary):
         guest.pidfd = -1
 
     def count_from_here(self) -> None:
-        """What was spent until now was the start, and no program's."""
+        """What was used until now was the start's."""
         usage = super().usage()
         self._spent = usage.cpu_seconds or 0.0
         self.parked_bytes = usage.peak_memory_bytes or self.parked_bytes
+
+    def set_ceilings(self, limits: Limits) -> None:
+        """As in every tier; and a kernel that waited has spent some time of its own."""
+        super().set_ceilings(limits)
+        self._spent = super().usage().cpu_seconds or 0.0
 
     def ceilings(self, limits: Limits) -> GuestCeilings:
         """The guest's memory and the kernel's are one sum to the cgroup."""
@@ -121,9 +131,12 @@ class _Kept:
     making: asyncio.Task[Template]
     users: int = 0
     """Who waits for it, or starts a sandbox from its files."""
+    failures: int = 0
+    """Starts from it that failed since one did not."""
 
     @property
     def failed(self) -> bool:
+        """Whether it could not be made."""
         return self.making.done() and (
             self.making.cancelled() or self.making.exception() is not None
         )
@@ -187,17 +200,26 @@ class GvisorTier:
 
     async def create(self, profile: Profile) -> Sandbox:
         """A sandbox that has proven its walls. Raises :class:`Unavailable` or SandboxLost."""
-        proof = self._proof
-        if proof is not None and proof.profile == profile and proof.alive:
-            self._proof = None
-            return proof
+        proof, self._proof = self._proof, None
+        if proof is not None:
+            fresh = time.monotonic() - proof.made_at < _PROOF_SECONDS
+            if proof.profile == profile and proof.alive and fresh:
+                return proof
+            await proof.destroy()
         return await self._start(profile)
 
     async def _start(self, profile: Profile) -> Sandbox:
         kept = self._keep(profile)
         kept.users += 1
         try:
-            return await self._start_from(await asyncio.shield(kept.making), profile)
+            template = await asyncio.shield(kept.making)
+            try:
+                sandbox = await self._start_from(template, profile)
+            except StockadeError:
+                kept.failures += 1
+                raise
+            kept.failures = 0
+            return sandbox
         finally:
             kept.users -= 1
 
@@ -242,10 +264,14 @@ class GvisorTier:
         """Remove the snapshots. The sandboxes are gone by then."""
         if self._proof is not None:
             await self._proof.destroy()
-        for kept in self._templates.values():
-            kept.making.cancel()
-        if self._templates:
-            await asyncio.wait([kept.making for kept in self._templates.values()])
+        making = [kept.making for kept in self._templates.values()]
+        for task in making:
+            task.cancel()
+        if making:
+            await asyncio.wait(making)
+        for task in making:
+            if not task.cancelled():
+                task.exception()  # whoever waited for it has heard of it, or is gone
         self._templates.clear()
         self._state.close()
         self._runtime.close()
@@ -254,6 +280,10 @@ class GvisorTier:
         """The profile's template, begun by whoever asks first; a failure is tried again."""
         profile = replace(profile, inodes=0)  # which nothing here depends on
         kept = self._templates.pop(profile, None)
+        if kept is not None and kept.failures >= _SUSPECT and not kept.users:
+            # It may be the snapshot that was damaged: another is made.
+            kept.making.result().remove()
+            kept = None
         if kept is None or kept.failed:
             kept = _Kept(asyncio.create_task(self._make_template(profile)))
         self._templates[profile] = kept
