@@ -2,6 +2,10 @@
 
 `@pytest.mark.tier("namespace")` skips a test where the tier cannot be started, and says why.
 STOCKADE_REQUIRE_TIERS names tiers, separated by commas, whose absence fails the test instead.
+
+Every promise of the contract is tested in every tier. The cases that users hit (tests/cases) are
+hundreds more, and take a tier with a kernel of its own as many minutes: they run there with
+`--every-tier`, and else are deselected.
 """
 
 import asyncio
@@ -29,6 +33,28 @@ def probe_absences() -> Absences:
     """Ask the executor what this machine can start."""
     statuses = asyncio.run(probe_tiers())
     return {tier: None if status.available else status.detail for tier, status in statuses.items()}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-tier", action="store_true", help="run tests/cases in every tier, not in one"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--every-tier"):
+        return
+    own_kernel = [item for item in items if "tests/cases/" in item.nodeid and in_gvisor(item)]
+    if own_kernel:
+        config.hook.pytest_deselected(items=own_kernel)
+        items[:] = [item for item in items if item not in set(own_kernel)]
+
+
+def in_gvisor(item: pytest.Item) -> bool:
+    """Whether the tier is the test's parameter; a test of that tier alone is no repetition."""
+    return "callspec" in vars(item) and any(
+        marker.args == (Tier.GVISOR.value,) for marker in item.iter_markers("tier")
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
