@@ -80,16 +80,17 @@ async def test_timeout_comes_in_time(real: ExecutionEnvironment) -> None:
 
 
 async def test_a_default_ceiling_applies(
-    real: ExecutionEnvironment, monkeypatch: pytest.MonkeyPatch
+    bare: ExecutionEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CASES 26: no command timeout, the caller's thread is stuck.
 
     The default of 30 s is not waited for: the loop's clock is put forward by it, for its timers.
+    Nothing is being parked meanwhile, whose deadlines would have passed, too.
     """
     default = Limits().wall_seconds
     assert default == 30
     heard = Heard()
-    running = await real.start(shell("echo up; exec sleep inf"), on_output=heard)
+    running = await bare.start(shell("echo up; exec sleep inf"), on_output=heard)
     await heard.until(b"up\n")
     loop = asyncio.get_running_loop()
     clock = loop.time
