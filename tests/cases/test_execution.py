@@ -32,6 +32,7 @@ from tests.contract.traits import Traits
 
 from stockade.executor import PoolPolicy, open_local
 from stockade.executor.cgroups import NoTree, find_cgroups
+from stockade.executor.environment import LocalEnvironment
 from stockade.port import (
     GIB,
     KIB,
@@ -101,6 +102,9 @@ async def test_a_default_ceiling_applies(
     monkeypatch.setattr(loop, "time", lambda: clock() + default + 1)
     await asyncio.wait({ended})
     execution = ended.result()
+    # Its cleaning up has set a timer by this clock as well.
+    assert isinstance(bare, LocalEnvironment)
+    await until(lambda: bare.metrics().alive == 0)
     assert execution.outcome is Outcome.WALL_CLOCK, explain(execution)
     assert execution.limit is not None
     assert execution.limit.ceiling == default
