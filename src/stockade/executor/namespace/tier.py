@@ -14,7 +14,7 @@ from stockade.executor.namespace.zygote import Zygote
 from stockade.executor.namespace.zygotes import Zygotes
 from stockade.executor.pid_namespace import PidNamespaceBoundary
 from stockade.executor.sandbox import Profile, Sandbox
-from stockade.port import MIB, Enforcement, Tier, Unavailable
+from stockade.port import MIB, Enforcement, SandboxLost, Tier, Unavailable
 
 HELLO_SECONDS = 10.0
 PARKED_BYTES = 3 * MIB // 2
@@ -57,8 +57,17 @@ class NamespaceTier:
     async def create(self, profile: Profile) -> Sandbox:
         """A sandbox that has proven its walls. Raises :class:`Unavailable` or SandboxLost."""
         zygote = await self._zygotes.get(profile.tenant)
+        try:
+            return await self._create(zygote, profile)
+        except SandboxLost:
+            if not zygote.dead:
+                raise
+        # It had died, and nobody had noticed: that is no fault of this call's.
+        return await self._create(await self._zygotes.get(profile.tenant), profile)
+
+    async def _create(self, zygote: Zygote, profile: Profile) -> Sandbox:
+        # Nothing is waited for before the id is taken: by it the zygote is known to be in use.
         identity = zygote.identity
-        # Before anything is waited for: a zygote of which no id is in use may be ended.
         offset = identity.acquire()
         ceilings = GuestCeilings(profile.memory_bytes, profile.processes, profile.cpus)
         try:
