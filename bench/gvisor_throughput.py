@@ -1,14 +1,13 @@
 """Fresh gVisor sandboxes per second, sustained, beside a loop of ``runsc run``."""
 
 import contextlib
-import statistics
 import tempfile
 from pathlib import Path
 
 from bench.contestants import Absent, Contestant
-from bench.report import Promise, Report, Table, absent_row, ratio
+from bench.report import Report
 from bench.runsc import open_runsc
-from bench.throughput import SLICES, Slice, calls, loops_of, take_turns
+from bench.throughput import Race, Slice, calls, loops_of, report, take_turns
 from stockade.executor.local import open_local
 from stockade.port import Tier, Unavailable
 
@@ -35,40 +34,11 @@ async def measure(seconds: float = 10.0, callers: int = 4) -> Report:
             entries["runsc run, 2 loops at once"] = loops_of(loops)
         absent += [other for other in found if isinstance(other, Absent)][:1]
         rates = await take_turns(entries, seconds)
-    means = {name: statistics.mean(values) for name, values in rates.items()}
-    rows: list[tuple[str, ...]] = [
-        (
-            name,
-            f"{mean:.1f}",
-            f"{min(rates[name]):.1f}",
-            ratio(means[ours], mean) if ours in means else "-",
-        )
-        for name, mean in means.items()
-    ]
-    rows += [absent_row(4, other.name, other.reason) for other in absent]
-    promises = []
-    if ours in means and LOOP in means:
-        promises.append(
-            Promise(
-                "fresh gVisor sandboxes per second, over a loop of runsc run",
-                f">= {TARGET:.2f}",
-                ratio(means[ours], means[LOOP]),
-                means[ours] / means[LOOP] >= TARGET,
-            )
-        )
-    return Report(
+    return report(
         "gvisor-throughput",
-        (
-            Table(
-                "gVisor: executions of print(1), each in a fresh sandbox",
-                ("what", "per second", "worst slice", "stockade is faster by"),
-                tuple(rows),
-                (
-                    f"{seconds:g} s each, in {SLICES} slices that take turns. A slice of Stockade's "
-                    "ends when its pool is full again: what was parked before costs as much.",
-                ),
-            ),
-        ),
-        tuple(promises),
-        {name: {"per_second": mean, "slices": rates[name]} for name, mean in means.items()},
+        "gVisor: executions of print(1), each in a fresh sandbox",
+        "fresh gVisor sandboxes per second, over a loop of runsc run",
+        Race(rates, absent, ours, LOOP, seconds),
+        TARGET,
+        1,
     )

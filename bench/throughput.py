@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.contestants import BARE, OUTPUT, SOURCE, Absent, Contestant, open_bubblewrap
@@ -39,37 +40,61 @@ async def measure(seconds: float = 10.0, callers: int = 4) -> Report:
                 entries["bubblewrap, 4 loops at once"] = loops_of([bubblewrap] * 4)
             entries["bare python3, 2 loops at once"] = loops_of([BARE] * 2)
             rates = await take_turns(entries, seconds)
-    means = {name: statistics.mean(values) for name, values in rates.items()}
-    rows: list[tuple[str, ...]] = [
-        (name, f"{mean:.0f}", f"{min(rates[name]):.0f}", ratio(means[ours], mean))
-        for name, mean in means.items()
-    ]
-    rows += [absent_row(4, other.name, other.reason) for other in absent]
-    promises = []
-    if loop in means:
-        promises.append(
-            Promise(
-                "fresh sandboxes per second, over a loop of bubblewrap",
-                f">= {TARGET:.2f}",
-                ratio(means[ours], means[loop]),
-                means[ours] / means[loop] >= TARGET,
-            )
-        )
-    return Report(
+    return report(
         "throughput",
+        "Throughput: executions of print(1), each in a fresh sandbox",
+        "fresh sandboxes per second, over a loop of bubblewrap",
+        Race(rates, absent, ours, loop, seconds),
+        TARGET,
+        0,
+    )
+
+
+@dataclass(frozen=True)
+class Race:
+    """Who took turns for how long, and how they did."""
+
+    rates: Mapping[str, list[float]]
+    """Executions per second, for each slice."""
+    absent: Sequence[Absent]
+    ours: str
+    rival: str
+    """Whom the promise is about."""
+    seconds: float
+
+
+def report(name: str, title: str, promise: str, race: Race, target: float, digits: int) -> Report:
+    """The table of a race, and the promise that is judged by it."""
+    rates, ours = race.rates, race.ours
+    means = {contestant: statistics.mean(values) for contestant, values in rates.items()}
+    rows: list[tuple[str, ...]] = [
         (
-            Table(
-                "Throughput: executions of print(1), each in a fresh sandbox",
-                ("what", "per second", "worst slice", "stockade is faster by"),
-                tuple(rows),
-                (
-                    f"{seconds:g} s each, in {SLICES} slices that take turns. A slice of Stockade's "
-                    "ends when its pool is full again: what was parked before costs as much.",
-                ),
-            ),
-        ),
+            contestant,
+            f"{mean:.{digits}f}",
+            f"{min(rates[contestant]):.{digits}f}",
+            ratio(means[ours], mean) if ours in means else "-",
+        )
+        for contestant, mean in means.items()
+    ]
+    rows += [absent_row(4, other.name, other.reason) for other in race.absent]
+    promises = []
+    if ours in means and race.rival in means:
+        over = means[ours] / means[race.rival]
+        measured = ratio(means[ours], means[race.rival])
+        promises.append(Promise(promise, f">= {target:.2f}", measured, over >= target))
+    note = (
+        f"{race.seconds:g} s each, in {SLICES} slices that take turns. A slice of Stockade's "
+        "ends when its pool is full again: what was parked before costs as much."
+    )
+    columns = ("what", "per second", "worst slice", "stockade is faster by")
+    return Report(
+        name,
+        (Table(title, columns, tuple(rows), (note,)),),
         tuple(promises),
-        {name: {"per_second": mean, "slices": rates[name]} for name, mean in means.items()},
+        {
+            contestant: {"per_second": mean, "slices": rates[contestant]}
+            for contestant, mean in means.items()
+        },
     )
 
 

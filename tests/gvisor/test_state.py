@@ -32,8 +32,14 @@ time.sleep(60)
 @pytest.fixture
 def parent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where the folders are made, instead of the machine's own place."""
-    monkeypatch.setattr(state, "_parent", lambda: tmp_path)
-    return tmp_path
+    folder = tmp_path / "parent"
+
+    def make() -> Path:
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    monkeypatch.setattr(state, "_parent", make)
+    return make()
 
 
 def test_it_is_ones_own_and_gone_after(parent: Path) -> None:
@@ -44,7 +50,7 @@ def test_it_is_ones_own_and_gone_after(parent: Path) -> None:
     (folder.path / "a/f").write_text("x")
     folder.close()
     folder.close()
-    assert list(parent.iterdir()) == []
+    assert not parent.exists()
 
 
 def test_two_live_beside_each_other(parent: Path) -> None:
@@ -104,6 +110,27 @@ def test_many_that_begin_at_once_keep_their_own(parent: Path) -> None:
     assert all(folder.path.is_dir() for folder in made)
     for folder in made:
         folder.close()
+
+
+def test_the_last_one_that_ends_takes_nothing_from_one_that_begins(parent: Path) -> None:
+    failed: list[Exception] = []
+
+    def come_and_go() -> None:
+        try:
+            for _ in range(50):
+                folder = StateFolder()
+                assert folder.path.is_dir()
+                folder.close()
+        except (Unavailable, AssertionError) as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert not parent.exists()
 
 
 def test_no_place_for_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Final
 
 from stockade.port import Unavailable
 
+_TRIES: Final = 20
+_PARENT_GOES: Final = (FileNotFoundError, FileExistsError)  # the latter: mkdir, then no folder
 _OF_ROOT: Final = Path("/run/stockade/gvisor")
 
 
@@ -24,16 +26,25 @@ class StateFolder:
 
     def __init__(self) -> None:
         """Make it. Raises :class:`~stockade.port.Unavailable`."""
-        try:
-            parent = _parent()
-            with _locked(parent):
-                _remove_dead(parent)
-                self.path = Path(tempfile.mkdtemp(prefix="x", dir=parent))
-                self._lock = _try_to_lock(self.path)
-        except OSError as error:
-            raise Unavailable(f"no folder for runsc's files: {error}") from error
+        tries = _TRIES
+        while True:
+            try:
+                self._make()
+                break
+            except OSError as error:
+                tries -= 1
+                # Its parent goes with the last executor that used it, which may be just now.
+                if tries == 0 or not isinstance(error, _PARENT_GOES):
+                    raise Unavailable(f"no folder for runsc's files: {error}") from error
         if self._lock is None:
             raise Unavailable(f"{self.path} is locked by another executor")
+
+    def _make(self) -> None:
+        parent = _parent()
+        with _locked(parent):
+            _remove_dead(parent)
+            self.path = Path(tempfile.mkdtemp(prefix="x", dir=parent))
+            self._lock = _try_to_lock(self.path)
 
     def __repr__(self) -> str:
         return f"<StateFolder {self.path}>"
@@ -44,8 +55,10 @@ class StateFolder:
         self.path.chmod(0o710)
 
     def close(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove it with all that is in it, and its parent after the last one."""
         shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.path.parent.rmdir()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -70,6 +83,8 @@ def _locked(parent: Path) -> Iterator[None]:
     descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not os.path.samestat(parent.stat(), os.fstat(descriptor)):
+            raise FileNotFoundError(f"{parent} was removed, and made anew")
         yield
     finally:
         os.close(descriptor)

@@ -19,6 +19,7 @@ from stockade.executor.gvisor.state import StateFolder
 from stockade.executor.link import Link
 from stockade.executor.namespace.image import HostImage
 from stockade.executor.pid_namespace import PidNamespaceBoundary
+from stockade.executor.proof import KEPT_BY_THE_EXECUTOR, abandon, check_receipt
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import MIB, Enforcement, Limits, SandboxLost, StockadeError, Tier, Unavailable
 
@@ -176,19 +177,13 @@ class GvisorTier:
         self._cpus = CpuRotation()
         kept = cgroups.enforcement()
         self.enforcement: dict[str, Enforcement] = {
-            "wall_seconds": Enforcement.ENFORCED,
+            **KEPT_BY_THE_EXECUTOR,
             "cpu_seconds": kept["cpu_seconds"],
             "cpus": kept["cpus"],
             "memory_bytes": kept["memory_bytes"],
             # RLIMIT_NPROC, which gVisor's kernel keeps for each user; the guest has one.
             "processes": Enforcement.ENFORCED,
-            "open_files": Enforcement.PER_PROCESS,
-            "disk_bytes": Enforcement.ENFORCED,
             "inodes": Enforcement.ABSENT,
-            "output_bytes": Enforcement.ENFORCED,
-            "result_bytes": Enforcement.ENFORCED,
-            "artefact_bytes": Enforcement.ENFORCED,
-            "record_bytes": Enforcement.ENFORCED,
         }
 
     def __repr__(self) -> str:
@@ -248,10 +243,10 @@ class GvisorTier:
             cgroup.open_counters()
             boundary.count_from_here()
         except OSError as error:
-            await asyncio.shield(_abandon(boundary, link))
+            await asyncio.shield(abandon(boundary, link))
             raise Unavailable(f"no sandbox could be made: {error}") from error
         except BaseException:
-            await asyncio.shield(_abandon(boundary, link))
+            await asyncio.shield(abandon(boundary, link))
             raise
         return Sandbox(profile, boundary, link)
 
@@ -310,25 +305,8 @@ class GvisorTier:
         return template
 
     async def _check_receipt(self, link: Link, guest: Guest, cpus: int | None) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.call_later(HELLO_SECONDS, link.fail, f"no word in {HELLO_SECONDS:g} s")
         try:
-            hello = await link.hello
+            await check_receipt(link, HELLO_SECONDS, lambda receipt: faults(receipt, cpus))
         except SandboxLost as error:
             words = await guest.last_words()
             raise SandboxLost(f"{error}; runsc: {words}" if words else str(error)) from None
-        finally:
-            deadline.cancel()
-        receipt = hello["receipt"]
-        assert isinstance(receipt, Mapping)
-        missing = faults(receipt, cpus)
-        if missing:
-            raise Unavailable("the sandbox lacks what was promised: " + "; ".join(missing))
-
-
-async def _abandon(boundary: GvisorBoundary, link: Link | None) -> None:
-    boundary.kill()
-    await boundary.gone()
-    if link is not None:
-        link.close()
-    await boundary.release()

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import os
-from collections.abc import Mapping
 
 from stockade.executor.affinity import CpuRotation
 from stockade.executor.cgroups import CgroupError, CgroupTree, GuestCeilings, GuestCgroup
@@ -13,6 +12,7 @@ from stockade.executor.namespace.receipt import faults
 from stockade.executor.namespace.zygote import Zygote
 from stockade.executor.namespace.zygotes import Zygotes
 from stockade.executor.pid_namespace import PidNamespaceBoundary
+from stockade.executor.proof import KEPT_BY_THE_EXECUTOR, abandon, check_receipt
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import MIB, Enforcement, SandboxLost, Tier, Unavailable
 
@@ -36,19 +36,13 @@ class NamespaceTier:
         kept = self._cgroups.enforcement()
         self._counts_processes = kept["processes"] is Enforcement.ENFORCED
         self.enforcement: dict[str, Enforcement] = {
-            "wall_seconds": Enforcement.ENFORCED,
+            **KEPT_BY_THE_EXECUTOR,
             "cpu_seconds": _or_per_process(kept["cpu_seconds"]),
             "cpus": kept["cpus"],
             "memory_bytes": _or_per_process(kept["memory_bytes"]),
             # RLIMIT_NPROC counts per user namespace, and each sandbox has its own.
             "processes": Enforcement.ENFORCED,
-            "open_files": Enforcement.PER_PROCESS,
-            "disk_bytes": Enforcement.ENFORCED,
             "inodes": Enforcement.ENFORCED,
-            "output_bytes": Enforcement.ENFORCED,
-            "result_bytes": Enforcement.ENFORCED,
-            "artefact_bytes": Enforcement.ENFORCED,
-            "record_bytes": Enforcement.ENFORCED,
         }
 
     def __repr__(self) -> str:
@@ -93,13 +87,14 @@ class NamespaceTier:
         try:
             cpus = self._cpus.choose(profile.cpus)
             link = await self._clone(zygote, profile, boundary, cgroup, offset, cpus)
-            await self._check_receipt(link, offset, len(cpus) or None)
+            count = len(cpus) or None
+            await check_receipt(link, HELLO_SECONDS, lambda receipt: faults(receipt, offset, count))
             cgroup.open_counters()
         except OSError as error:
-            await asyncio.shield(_abandon(boundary, link))
+            await asyncio.shield(abandon(boundary, link))
             raise Unavailable(f"no sandbox could be made: {error}") from error
         except BaseException:
-            await asyncio.shield(_abandon(boundary, link))
+            await asyncio.shield(abandon(boundary, link))
             raise
         return Sandbox(profile, boundary, link)
 
@@ -163,27 +158,6 @@ class NamespaceTier:
             os.close(guest_out)
             cgroup.close_fds()
         return link
-
-    async def _check_receipt(self, link: Link, offset: int, cpus: int | None) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.call_later(HELLO_SECONDS, link.fail, "the agent was silent")
-        try:
-            hello = await link.hello
-        finally:
-            deadline.cancel()
-        receipt = hello["receipt"]
-        assert isinstance(receipt, Mapping)
-        missing = faults(receipt, offset, cpus)
-        if missing:
-            raise Unavailable("the sandbox lacks what was promised: " + "; ".join(missing))
-
-
-async def _abandon(boundary: PidNamespaceBoundary, link: Link | None) -> None:
-    boundary.kill()
-    await boundary.gone()
-    if link is not None:
-        link.close()
-    await boundary.release()
 
 
 def _or_per_process(kept: Enforcement) -> Enforcement:
