@@ -57,7 +57,8 @@ class StateFolder:
     def close(self) -> None:
         """Remove it with all that is in it, and its parent after the last one."""
         shutil.rmtree(self.path, ignore_errors=True)
-        with contextlib.suppress(OSError):
+        # Under the lock: whoever has it is about to make a folder in there.
+        with contextlib.suppress(OSError), _locked(self.path.parent):
             self.path.parent.rmdir()
         if self._lock is not None:
             os.close(self._lock)
