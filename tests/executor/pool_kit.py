@@ -4,7 +4,6 @@ import asyncio
 import functools
 import selectors
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any
 
 from stockade.executor.descriptors import Room
@@ -54,6 +53,24 @@ def profile(tenant: str = "a", disk_bytes: int = 1, tier: Tier = Tier.NAMESPACE)
     return Profile(tier, tenant, disk_bytes, 1, 1.0, 1, 1)
 
 
+class FakeBoundary:
+    """As much of one as a pool sees."""
+
+    def __init__(self, parked_bytes: int) -> None:
+        self.parked_bytes = parked_bytes
+        self.paused = False
+
+    def pause(self) -> None:
+        """It is parked."""
+        assert not self.paused
+        self.paused = True
+
+    def resume(self) -> None:
+        """It was taken."""
+        assert self.paused
+        self.paused = False
+
+
 class FakeSandbox:
     """Lives from its making to its end, and knows its maker."""
 
@@ -63,7 +80,7 @@ class FakeSandbox:
         self.alive = True
         self.made_at = now()
         self.destroyed = 0
-        self.boundary = SimpleNamespace(parked_bytes=factory.size)
+        self.boundary = FakeBoundary(factory.size)
         self._at_release: Callable[[], None] = lambda: None
 
     def at_release(self, callback: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from stockade.executor.descriptors import Room
+from stockade.executor.pool.pool import PATIENCE_SECONDS
 from stockade.port import MIB, SandboxLost, Unavailable
 
 from .pool_kit import Factory, now, profile, virtual_time
@@ -135,7 +136,7 @@ async def test_a_call_that_goes_on_is_left_the_machine_for_a_moment() -> None:
     long = await pool.take(profile())
     await asyncio.sleep(0.5)
     # The call lasts, and is not waited for.
-    assert [when - began for when, _ in factory.begun[before:]] == [pytest.approx(0.02)]
+    assert [when - began for when, _ in factory.begun[before:]] == [pytest.approx(PATIENCE_SECONDS)]
     # Another ends sooner, and its replacement is made at once.
     began, before = now(), len(factory.begun)
     short = await pool.take(profile())
@@ -242,7 +243,7 @@ async def test_a_target_of_none_parks_none() -> None:
 async def test_a_launcher_that_fails_is_not_hammered(caplog: pytest.LogCaptureFixture) -> None:
     """CASES 69: a launcher that never becomes ready: at most a surge, then a pause, and a word."""
     factory = Factory()
-    pool = factory.pool(floor=5)
+    pool = factory.pool(floor=5, starts=2)
     one = await pool.take(profile())
     factory.fails = True
     with caplog.at_level(logging.WARNING):
@@ -286,7 +287,7 @@ async def test_each_failed_start_fails_one_call() -> None:
 async def test_one_that_dies_when_it_is_made_is_a_failed_start() -> None:
     factory = Factory()
     factory.dies = True
-    pool = factory.pool(floor=3)
+    pool = factory.pool(floor=3, starts=2)
     with pytest.raises(SandboxLost, match="died as soon as it was made"):
         await pool.take(profile())
     await asyncio.sleep(100)

@@ -177,14 +177,25 @@ class PoolMachine(RuleBasedStateMachine):
         assert all(shelf.target >= policy.floor or not shelf.target for shelf in metrics.shelves)
         assert all(shelf.allotted <= shelf.target <= policy.ceiling for shelf in metrics.shelves)
 
+    @invariant()
+    def what_is_parked_is_paused_and_nothing_else(self) -> None:
+        if self.pool is None:
+            return
+        parked = self.parked()
+        assert all(one.boundary.paused for one in self.factory.living if id(one) in parked)
+        assert not any(one.boundary.paused for one in self.taken)
+
     def ending(self) -> int:
         """Sandboxes being destroyed by the pool itself: nobody's any more."""
-        assert self.pool is not None
-        parked = {id(each.sandbox) for shelf in self.pool._shelves.all() for each in shelf.parked}
+        parked = self.parked()
         return sum(
             id(one) not in parked and one not in self.taken and one not in self.unclaimed()
             for one in self.factory.living
         )
+
+    def parked(self) -> set[int]:
+        assert self.pool is not None
+        return {id(each.sandbox) for shelf in self.pool._shelves.all() for each in shelf.parked}
 
     def unclaimed(self) -> set[FakeSandbox]:
         """Those that a call has, and did not tell yet."""

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.plain_user
 
 def test_the_default_policy_stands() -> None:
     policy = PoolPolicy()
-    assert policy.starts == max(2, len(os.sched_getaffinity(0)))
+    assert policy.starts == 2 * len(os.sched_getaffinity(0))
     assert PoolPolicy.fixed(3) == PoolPolicy(floor=3, ceiling=3)
     assert policy.queue >= 200  # a burst of 200 calls is to be served
 

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -53,6 +54,27 @@ def full(environment: LocalEnvironment) -> bool:
     """Whether the pool has all that it wants."""
     metrics = environment.metrics()
     return not metrics.making and all(each.parked >= each.allotted for each in metrics.shelves)
+
+
+async def test_what_is_parked_stands_still() -> None:
+    """gVisor's kernel would wake thousands of times a second; stopped, it is killed as well."""
+    async with open_local(pool=PoolPolicy.fixed(1), tiers={Tier.GVISOR}) as environment:
+        await environment.warm_up()
+        (shelf,) = environment._pool._shelves.all()
+        watch = Watch(SimpleNamespace(_sandbox=shelf.parked[0].sandbox))
+        await until(lambda: stopped(watch.init))
+        spent = watch.cpu_seconds()
+        await asyncio.sleep(0.5)
+        assert watch.cpu_seconds() == spent
+        assert (await environment.run(source("print(6 * 7)"))).stdout.content == b"42\n"
+        await environment.warm_up()
+        watch = Watch(SimpleNamespace(_sandbox=shelf.parked[0].sandbox))
+    assert watch.living() == []
+
+
+def stopped(init: int) -> bool:
+    """Whether every process of a sandbox is."""
+    return {state for pid, state in descendants(init).items() if pid != init} == {"T"}
 
 
 async def templates(environment: LocalEnvironment, tenant: str) -> list[Template]:

@@ -29,6 +29,14 @@ class Boundary(Protocol):
     parked_bytes: int
     """An estimate of the memory that the sandbox holds on the host while it is parked."""
 
+    def pause(self) -> None:
+        """Let it use no CPU while it is parked, where one that waits would."""
+        ...
+
+    def resume(self) -> None:
+        """Let it go on: it was taken."""
+        ...
+
     def set_ceilings(self, limits: Limits) -> None:
         """Set what may still be set of the ceilings: memory, processes."""
         ...

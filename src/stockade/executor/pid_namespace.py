@@ -51,6 +51,12 @@ class PidNamespaceBoundary:
 
         loop.add_reader(pidfd, ended)
 
+    def pause(self) -> None:
+        """Nothing to do: a process that waits uses none."""
+
+    def resume(self) -> None:
+        """Nothing was paused."""
+
     def set_ceilings(self, limits: Limits) -> None:
         """Memory, processes and CPU share, for the execution that is about to start."""
         wanted = self.ceilings(limits)
@@ -87,9 +93,13 @@ class PidNamespaceBoundary:
 
     def kill(self) -> None:
         """SIGKILL to pid 1 of the namespace; the kernel does the rest (pid_namespaces(7))."""
+        self.signal_init(signal.SIGKILL)
+
+    def signal_init(self, number: signal.Signals) -> None:
+        """A signal to pid 1 of the namespace, if it lives."""
         if self._pidfd >= 0 and not self._gone.done():
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self._pidfd, number)
 
     @property
     def stops_whole(self) -> bool:

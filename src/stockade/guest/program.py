@@ -87,6 +87,7 @@ def wait(run: interpreter.Run) -> None:
             run.at_last = _at_last
             interpreter.reseed()
             _rehearse(run, hard)
+            _rehearse_end()
             os.write(_STATUS, b"+")
         _start(run, _read_specification(data), hard)
         return
@@ -249,21 +250,27 @@ def _at_failing_exit() -> None:
     """
     for _ in range(2):
         try:
-            _stop_as(EXIT_MARK)
+            _signal_self_as(EXIT_MARK, signal.SIGSTOP)
         except OSError:
             os.close(0)  # no descriptor is left: this one will not be missed any more
         else:
             return
 
 
+def _rehearse_end() -> None:
+    with open("/proc/self/comm", encoding="ascii") as comm:
+        name = comm.read().strip()
+    _signal_self_as(name, 0)
+
+
 def _at_last(code: int) -> None:
     """Say the exit code and stand still: where nobody waits for more, this is the end."""
     with contextlib.suppress(OSError):
-        _stop_as(f"{EXIT_MARK}{code:02x}")
+        _signal_self_as(f"{EXIT_MARK}{code:02x}", signal.SIGSTOP)
 
 
-def _stop_as(mark: str) -> None:
-    name = os.open("/proc/self/comm", os.O_WRONLY)
-    os.write(name, mark.encode())
-    os.close(name)
-    os.kill(os.getpid(), signal.SIGSTOP)
+def _signal_self_as(name: str, number: int) -> None:
+    comm = os.open("/proc/self/comm", os.O_WRONLY)
+    os.write(comm, name.encode())
+    os.close(comm)
+    os.kill(os.getpid(), number)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from stockade.executor.cgroups import CgroupTree
 from stockade.executor.gvisor.owners import Owners
-from stockade.executor.gvisor.runsc import find_runsc
+from stockade.executor.gvisor.runsc import Runsc, find_runsc
 from stockade.executor.gvisor.runtime import Runtime
 from stockade.executor.gvisor.state import StateFolder
 from stockade.executor.gvisor.tier import GvisorTier
@@ -32,7 +32,7 @@ async def open_gvisor(
     for a process that makes one call. ``cgroups`` are asked for last, for they take longest.
     """
     image = find_host_image()
-    runsc = await asyncio.to_thread(find_runsc)
+    runsc = await _find_runsc()
     state = StateFolder()
     owners = None
     try:
@@ -59,3 +59,13 @@ async def open_gvisor(
         await asyncio.shield(tier.close())
         raise
     return tier
+
+
+async def _find_runsc() -> Runsc:
+    finding = asyncio.create_task(asyncio.to_thread(find_runsc))
+    try:
+        return await asyncio.shield(finding)
+    except asyncio.CancelledError:
+        # A thread is not cancelled, and has a process of runsc's until it ends.
+        await asyncio.wait([finding])
+        raise

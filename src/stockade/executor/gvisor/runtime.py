@@ -155,7 +155,7 @@ class Runtime:
         cpus: Sequence[int] = (),
     ) -> Guest:
         """Start a copy of a kernel that was saved. Raises :class:`~stockade.port.Unavailable`."""
-        arguments = ["restore", "-bundle", str(bundle), "-image-path", str(snapshot)]
+        arguments = ["restore", "-detach", "-bundle", str(bundle), "-image-path", str(snapshot)]
         return await self._start(name, arguments, doors, cpus)
 
     async def checkpoint(self, name: str, snapshot: Path) -> None:

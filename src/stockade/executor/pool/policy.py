@@ -25,8 +25,8 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def _default_starts() -> int:
-    # A start is work for one CPU. Two at the least: a refill takes one, a call the other.
-    return max(2, len(os.sched_getaffinity(0)))
+    # A start waits now and then: for the kernel, for another of its processes.
+    return 2 * len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class PoolPolicy:
     profiles: int = 64
     """For how many profiles sandboxes are parked and tenants' zygotes kept: those used last."""
     starts: int = field(default_factory=_default_starts)
-    """Sandboxes in the making at once; by default one per CPU. Refill has half of them."""
+    """Sandboxes in the making at once; by default two per CPU. Refill has half of them."""
     most_alive: int = 512
     """Sandboxes that exist at once: parked, in the making, in use, or being destroyed."""
     queue: int = 1000

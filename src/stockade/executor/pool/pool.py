@@ -20,7 +20,7 @@ Create = Callable[[Profile], Coroutine[Any, Any, Sandbox]]
 Forget = Callable[[str], Coroutine[Any, Any, None]]
 """Told of a tenant that has no sandbox any more; the next one may be asked for meanwhile."""
 
-PATIENCE_SECONDS = 0.02
+PATIENCE_SECONDS = 0.1
 """How long after a call was served its replacement waits, unless the call ends sooner."""
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.1, 30.0
 _CLOSE_SECONDS = 1.0

@@ -97,6 +97,7 @@ class Shelves:
         age = self._policy.max_age_seconds
         self._parked_since_ever += 1
         spread = _REPLACE_SPREAD * (self._parked_since_ever * _GOLDEN % 1.0)
+        sandbox.boundary.pause()
         shelf.parked.append(Parked(sandbox, size, now + age * (_REPLACE_AT + spread), now + age))
         self.parked_bytes += size
         shelf.demand.replace()
@@ -114,6 +115,7 @@ class Shelves:
             expires_at = shelf.parked[0].expires_at
             sandbox = self.unpark(shelf)
             if sandbox.alive and now < expires_at:
+                sandbox.boundary.resume()
                 return sandbox
             self._count_useless(sandbox)
             self._dispose(sandbox)

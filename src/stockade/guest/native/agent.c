@@ -1087,6 +1087,7 @@ static void rehearse(void)
     getrusage(RUSAGE_CHILDREN, &usage);
     waitpid(-1, NULL, WNOHANG);
     kill(-1, 0);
+    count_entries("/proc");
     free(malloc(WINDOW + CHUNK));
 }
 
