@@ -1,7 +1,7 @@
 """The build hook: compiles the C part into the package.
 
-The launcher and the library of the namespace tier, the supervisor of the gVisor tier, and the
-agent that is pid 1 of every sandbox. All are loaded by path, never by Python's import, so a wheel fits every Python 3 of
+The launcher and the library of the namespace tier, the supervisor of the tiers with a kernel of
+their own, the agent that is pid 1 of every sandbox, and what starts it in a microVM. All are loaded by path, never by Python's import, so a wheel fits every Python 3 of
 its platform.
 """
 
@@ -41,7 +41,17 @@ LINK_FLAGS = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
 
 AGENT_SOURCES = tuple(
     f"{AGENT}/{name}.c"
-    for name in ("agent", "wire", "files", "json", "receipt", "park", "confine", "filter")
+    for name in (
+        "agent",
+        "wire",
+        "files",
+        "json",
+        "receipt",
+        "park",
+        "confine",
+        "filter",
+        "machine",
+    )
 )
 
 # output: (sources, flags of its own)
@@ -57,6 +67,8 @@ PRODUCTS = {
     "stockade-supervise": ((f"{SUPERVISE}/supervise.c",), ("-fPIE", "-pie")),
     # Static: it has to run in any image, and starts without a dynamic linker's work.
     "stockade-agent": (AGENT_SOURCES, ("-fPIE", "-static-pie")),
+    # Of a microVM's initramfs, which has no library.
+    "stockade-init": ((f"{AGENT}/init.c",), ("-fPIE", "-static-pie")),
 }
 # What the products were built from: a digest of the sources, the flags and the compiler.
 STAMP = ".built"

@@ -18,6 +18,7 @@ from hypothesis import settings
 
 from stockade.executor.doctor import probe_tiers
 from stockade.port import Tier
+from stockade.port.policy import OWN_KERNEL
 
 # A shared machine stands still now and then: time is measured by bench/, never here.
 settings.register_profile("shared-machine", deadline=None)
@@ -31,7 +32,7 @@ SKIPPED = pytest.StashKey[Counter[str]]()
 
 def probe_absences() -> Absences:
     """Ask the executor what this machine can start."""
-    statuses = asyncio.run(probe_tiers())
+    statuses = asyncio.run(probe_tiers(allow_emulation=True))
     return {tier: None if status.available else status.detail for tier, status in statuses.items()}
 
 
@@ -44,16 +45,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--every-tier"):
         return
-    own_kernel = [item for item in items if "tests/cases/" in item.nodeid and in_gvisor(item)]
+    own_kernel = [item for item in items if "tests/cases/" in item.nodeid and repeats(item)]
     if own_kernel:
         config.hook.pytest_deselected(items=own_kernel)
         items[:] = [item for item in items if item not in set(own_kernel)]
 
 
-def in_gvisor(item: pytest.Item) -> bool:
-    """Whether the tier is the test's parameter; a test of that tier alone is no repetition."""
+def repeats(item: pytest.Item) -> bool:
+    """Whether a tier with a kernel of its own is the test's parameter, one of several."""
     return "callspec" in vars(item) and any(
-        marker.args == (Tier.GVISOR.value,) for marker in item.iter_markers("tier")
+        Tier(*marker.args) in OWN_KERNEL for marker in item.iter_markers("tier")
     )
 
 

@@ -1,6 +1,7 @@
 """The implementations of the port, as fixtures."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 import pytest_asyncio
@@ -13,13 +14,15 @@ from .traits import TRAITS, Traits
 
 Play = Callable[[Call], Awaitable[Scripted]]
 
-REAL = [
-    pytest.param(tier, marks=pytest.mark.tier(tier.value), id=tier.value)
-    for tier in (Tier.NAMESPACE, Tier.GVISOR)
-]
+REAL = [pytest.param(tier, marks=pytest.mark.tier(tier.value), id=tier.value) for tier in Tier]
 
 # One that nobody takes costs gVisor half a second.
-PARKED = {Tier.NAMESPACE: 2, Tier.GVISOR: 1}
+PARKED = {Tier.NAMESPACE: 2, Tier.GVISOR: 1, Tier.MICROVM: 1}
+
+
+def open_tier(tier: Tier, parked: int) -> AbstractAsyncContextManager[ExecutionEnvironment]:
+    """An executor with this tier alone. What a machine is emulated by is no matter here."""
+    return open_local(pool=PoolPolicy.fixed(parked), tiers={tier}, allow_emulation=True)
 
 
 class Port:
@@ -56,25 +59,21 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
     if request.param is None:
         yield Port(None)
         return
-    async with open_local(
-        pool=PoolPolicy.fixed(PARKED[request.param]), tiers={request.param}
-    ) as environment:
+    async with open_tier(request.param, PARKED[request.param]) as environment:
         yield Port(environment)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
 async def real(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
     """Every implementation that runs programs."""
-    async with open_local(
-        pool=PoolPolicy.fixed(PARKED[request.param]), tiers={request.param}
-    ) as environment:
+    async with open_tier(request.param, PARKED[request.param]) as environment:
         yield environment
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
 async def bare(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
     """The same with nothing parked: what lives below this process belongs to an execution."""
-    async with open_local(pool=PoolPolicy.fixed(0), tiers={request.param}) as environment:
+    async with open_tier(request.param, 0) as environment:
         yield environment
 
 

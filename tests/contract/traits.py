@@ -64,4 +64,16 @@ TRAITS = {
         cost=5,
         next_start_seconds=1.5,
     ),
+    Tier.MICROVM: Traits(
+        always_alive=0,
+        shows_guests=False,
+        clears_away_later=True,
+        memory_holds_the_kernel=False,
+        counts_inodes=True,
+        opens_own_terminal=True,
+        tells_no_new_privs=True,
+        clock_is_the_hosts=False,
+        cost=10,
+        next_start_seconds=3.0,
+    ),
 }

@@ -50,7 +50,7 @@ def now() -> float:
 
 
 def profile(tenant: str = "a", disk_bytes: int = 1, tier: Tier = Tier.NAMESPACE) -> Profile:
-    return Profile(tier, tenant, disk_bytes, 1, 1.0, 1, 1)
+    return Profile(tier, tenant, disk_bytes, 1, 1.0, 0, 1, 1)
 
 
 class FakeBoundary:

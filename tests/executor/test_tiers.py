@@ -29,14 +29,20 @@ from stockade.port.policy import STRENGTH, WEAKEST
 
 REQUEST = ExecutionRequest(PythonSource(""))
 NO_RUNSC = "runsc was not found; ./dev setup gets one"
-REASONS = {Tier.NAMESPACE: "user namespaces are switched off", Tier.GVISOR: NO_RUNSC}
+NO_QEMU = "qemu was not found; ./dev setup gets one"
+REASONS = {
+    Tier.NAMESPACE: "user namespaces are switched off",
+    Tier.GVISOR: NO_RUNSC,
+    Tier.MICROVM: NO_QEMU,
+}
 
 
 class Driver:
     """A tier without sandboxes, which remembers what it was asked for."""
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: Tier, *, emulated: bool = False) -> None:
         self.tier = tier
+        self.emulated = emulated
         self.asked: list[Profile] = []
         self.closed = False
 
@@ -83,7 +89,7 @@ def tiers_with(available: Collection[Tier]) -> Tiers:
 
 # --- the choice ---
 
-NAMESPACE, GVISOR = Tier.NAMESPACE, Tier.GVISOR
+NAMESPACE, GVISOR, MICROVM = Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM
 BOTH = {NAMESPACE, GVISOR}
 
 
@@ -99,12 +105,17 @@ BOTH = {NAMESPACE, GVISOR}
         ("untested", NAMESPACE, BOTH, NAMESPACE),
         ("untested", GVISOR, BOTH, GVISOR),
         ("hostile", None, BOTH, GVISOR),
+        ("hostile", None, {*BOTH, MICROVM}, MICROVM),
+        ("reviewed", None, {NAMESPACE, MICROVM}, MICROVM),
+        ("untested", MICROVM, {MICROVM}, MICROVM),
+        ("hostile", MICROVM, BOTH, f"tier microvm cannot be started here: {NO_QEMU}"),
         ("hostile", GVISOR, BOTH, GVISOR),
         (
             "hostile",
             None,
             {NAMESPACE},
-            f"no tier that may run hostile code can be started here: gvisor ({NO_RUNSC})",
+            "no tier that may run hostile code can be started here: "
+            f"microvm ({NO_QEMU}), gvisor ({NO_RUNSC})",
         ),
         ("hostile", GVISOR, {NAMESPACE}, f"tier gvisor cannot be started here: {NO_RUNSC}"),
         ("untested", GVISOR, {NAMESPACE}, f"tier gvisor cannot be started here: {NO_RUNSC}"),
@@ -119,7 +130,7 @@ BOTH = {NAMESPACE, GVISOR}
             None,
             set(),
             "no tier that may run untested code can be started here: "
-            f"gvisor ({NO_RUNSC}), namespace (user namespaces are switched off)",
+            f"microvm ({NO_QEMU}), gvisor ({NO_RUNSC}), namespace (user namespaces are switched off)",
         ),
     ],
 )
@@ -136,6 +147,29 @@ async def test_what_serves_a_request(
         assert str(refused.value) == chosen
         assert set(refused.value.missing.values()) <= set(REASONS.values())
     await tiers.close()
+
+
+async def test_what_software_emulates_serves_only_who_names_it() -> None:
+    """Emulation is no boundary, whatever the tier is called."""
+    emulated = Driver(MICROVM, emulated=True)
+    drivers = {MICROVM: emulated, GVISOR: Driver(GVISOR), NAMESPACE: Driver(NAMESPACE)}
+    tiers = Tiers({tier: opener(driver) for tier, driver in drivers.items()}, Resources())
+    for level in TrustLevel:
+        assert (await tiers.choose(SandboxRequest(trust=level))).tier is GVISOR
+    assert await tiers.choose(SandboxRequest(tier=MICROVM)) is emulated
+    await tiers.close()
+    alone = Tiers({MICROVM: opener(emulated), GVISOR: lacking(GVISOR)}, Resources())
+    with pytest.raises(
+        Unavailable, match=r"microvm \(it runs in software emulation here, which is"
+    ):
+        await alone.choose(SandboxRequest(trust=TrustLevel.HOSTILE))
+    await alone.close()
+
+
+async def test_nobody_emulates_for_strangers() -> None:
+    with pytest.raises(InvalidRequest, match="allow_emulation: is for auth_mode=dev"):
+        async with open_local(auth_mode=AuthMode.API_KEY, allow_emulation=True):
+            pass
 
 
 @given(

@@ -106,7 +106,7 @@ async def test_snapshots_can_be_reached_by_root_and_the_sandboxes_group_alone() 
     async with two_sandboxes() as sandboxes:
         (init,) = (process for process in sandboxes[0] if process.role == "init")
         group = int(init.status["Gid"].split()[0])
-        (folder,) = Path(f"/proc/{init.pid}/root/run/stockade/gvisor").iterdir()
+        (folder,) = Path(f"/proc/{init.pid}/root/run/stockade/executors").iterdir()
         status = folder.stat()
         assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (0, group, 0o710)
         # Below it are files that all may read, so the folder is the wall.

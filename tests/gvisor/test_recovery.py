@@ -14,11 +14,11 @@ from tests.contract.kit import descendants, descriptors, explain, source, until
 from stockade.executor import PoolPolicy, open_local
 from stockade.executor.cgroups import CgroupUsage, GuestCeilings, kernel
 from stockade.executor.environment import LocalEnvironment
-from stockade.executor.gvisor import tier
 from stockade.executor.gvisor.runsc import Runsc
 from stockade.executor.gvisor.runtime import Runtime
 from stockade.executor.gvisor.tier import GvisorBoundary, GvisorTier
 from stockade.executor.pid_namespace import PidNamespaceBoundary
+from stockade.executor.templates import SUSPECT
 from stockade.port import Enforcement, Limits, StockadeError, Tier, Unavailable
 
 needs_snapshots = pytest.mark.skipif(
@@ -45,11 +45,12 @@ async def test_what_a_kernel_spends_while_parked_is_no_programs() -> None:
     meter = Meter()
     kept = {"memory_bytes": Enforcement.ENFORCED, "cpu_seconds": Enforcement.ENFORCED}
     boundary = GvisorBoundary(
+        Tier.GVISOR,
         "image",
         kept,
         meter,  # type: ignore[arg-type]
         GuestCeilings(1, 1, 1.0),
-        lambda: None,
+        1,
     )
     meter.cpu_seconds = 0.3
     boundary.count_from_here()
@@ -161,18 +162,18 @@ def tier_of(environment: LocalEnvironment) -> GvisorTier:
 async def test_a_snapshot_that_is_gone_is_made_anew() -> None:
     async with open_local(pool=PoolPolicy.fixed(0), tiers={Tier.GVISOR}) as environment:
         assert (await environment.run(source("pass"))).ok
-        (kept,) = tier_of(environment)._templates.values()
+        (kept,) = tier_of(environment)._templates._kept.values()
         snapshot = (await kept.making)._snapshot
         assert snapshot is not None
         for file in snapshot.iterdir():
             file.unlink()
         failures = 0
-        for _ in range(tier._SUSPECT + 1):
+        for _ in range(SUSPECT + 1):
             try:
                 assert (await environment.run(source("pass"))).ok
             except StockadeError:
                 failures += 1
-        assert failures == tier._SUSPECT
+        assert failures == SUSPECT
 
 
 @pytest.mark.tier("gvisor")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.examples.console import ROOT
 
-from stockade.executor.gvisor import runsc
+from stockade.executor import asking
 from stockade.executor.gvisor.runsc import OLDEST, VARIABLE, Runsc, find_runsc
 from stockade.port import Unavailable
 
@@ -176,7 +176,7 @@ def test_a_hanging_one_is_refused_and_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
 ) -> None:
     """With what it started."""
-    monkeypatch.setattr(runsc, "PATIENCE", 0.5)
+    monkeypatch.setattr(asking, "PATIENCE", 0.5)
     pids = tmp_path / "pids"
     make(tmp_path / "runsc", script.replace("PIDS", str(pids)))
     assert "did not end within 0.5 s" in refusal()

@@ -24,8 +24,8 @@ from tests.contract.test_record import UNIQUE
 from tests.contract.traits import TRAITS
 
 from stockade.executor import PoolPolicy, open_local
+from stockade.executor import templates as templates_of_tiers
 from stockade.executor.environment import LocalEnvironment
-from stockade.executor.gvisor import tier
 from stockade.executor.gvisor.snapshot import Template
 from stockade.executor.gvisor.tier import GvisorTier
 from stockade.port import Limits, Outcome, SandboxRequest, Tier
@@ -79,7 +79,7 @@ def stopped(init: int) -> bool:
 
 async def templates(environment: LocalEnvironment, tenant: str) -> list[Template]:
     """The tenant's snapshots."""
-    made = list(tier_of(environment)._templates.items())
+    made = list(tier_of(environment)._templates._kept.items())
     return [await kept.making for profile, kept in made if profile.tenant == tenant]
 
 
@@ -117,7 +117,7 @@ async def test_the_snapshots_of_tenants_long_gone_are_removed(
     environment: LocalEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes memory for as long as it is kept; whoever comes back gets a new one."""
-    monkeypatch.setattr(tier, "MOST_TEMPLATES", 2)
+    monkeypatch.setattr(templates_of_tiers, "MOST_TEMPLATES", 2)
     folder = tier_of(environment)._state.path
 
     def kept() -> int:

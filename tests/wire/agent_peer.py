@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from stockade.executor.namespace.tier import NamespaceTier
 from stockade.executor.sandbox import Profile, Sandbox
+from stockade.executor.tiers import TierDriver
 from stockade.executor.wire import Closed, Data, Reset
 from stockade.port import Tier
 
 PATIENCE = 10.0
 PROFILE = Profile(
-    Tier.NAMESPACE, "test", 64 << 20, 20_000, 2.0, memory_bytes=512 << 20, processes=64
+    Tier.NAMESPACE, "test", 64 << 20, 20_000, 2.0, 0, memory_bytes=512 << 20, processes=64
 )
 CONTROL, STDIN, STDOUT, STDERR, RESULT, SOURCE = range(6)
 
@@ -208,10 +208,19 @@ class Peer:
             entries |= {name: (kind, size) for name, kind, size in page["entries"]}
         return entries
 
-    def start(self, source: str | bytes = b"", *argv: str, terminal: bool = False) -> list[Stream]:
+    def start(
+        self,
+        source: str | bytes = b"",
+        *argv: str,
+        terminal: bool = False,
+        last: bool = False,
+        ceilings: tuple[int, int] | None = None,
+    ) -> list[Stream]:
         """A program whose source is sent, and whose standard input is still open."""
         source = source.encode() if isinstance(source, str) else source
-        arguments, specification = program(source, *argv, terminal=terminal)
+        arguments, specification = program(
+            source, *argv, last=last, terminal=terminal, ceilings=ceilings
+        )
         streams = self.open("program", arguments, 6)
         self.send(streams[SOURCE], specification + source)
         self.close(streams[SOURCE])
@@ -248,9 +257,16 @@ class Peer:
 
 
 def program(
-    source: bytes = b"", *argv: str, last: bool = False, terminal: bool = False
+    source: bytes = b"",
+    *argv: str,
+    last: bool = False,
+    terminal: bool = False,
+    ceilings: tuple[int, int] | None = None,
 ) -> tuple[bytes, bytes]:
-    """The arguments of the service "program", and what comes on source before the source."""
+    """The arguments of the service "program", and what comes on source before the source.
+
+    ``ceilings``: bytes of memory and processes, for a kernel of the guest's own to keep.
+    """
     specification: dict[str, object] = {
         "python": None if argv else {"name": None, "arguments": [], "fresh": False},
         "argv": list(argv) or None,
@@ -266,13 +282,14 @@ def program(
     }
     text = json.dumps(specification).encode()
     size = (24, 80) if terminal else (0, 0)
-    return struct.pack("!BHHII", last, *size, len(text), len(source)), text
+    arguments = struct.pack("!BHHII", last | (4 if ceilings else 0), *size, len(text), len(source))
+    return arguments + (struct.pack("!QI", *ceilings) if ceilings else b""), text
 
 
 @asynccontextmanager
-async def open_peer(tier: NamespaceTier) -> AsyncIterator[Peer]:
+async def open_peer(tier: TierDriver, profile: Profile = PROFILE) -> AsyncIterator[Peer]:
     """A fresh sandbox, and its wire in our hands."""
-    sandbox = await tier.create(PROFILE)
+    sandbox = await tier.create(profile)
     peer = Peer(sandbox)
     try:
         yield peer

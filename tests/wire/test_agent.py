@@ -646,6 +646,17 @@ async def test_a_program_without_its_lengths_is_refused(peer: Peer, arguments: b
     peer.check_usable()
 
 
+async def test_ceilings_that_nobody_keeps_are_refused(peer: Peer) -> None:
+    # Those of this tier are the host's to keep: a program never runs without the ones it was given.
+    streams = peer.start("print('ran')", ceilings=(64 << 20, 20))
+    peer.until_over(*streams)
+    assert {stream.reset for stream in streams} == {
+        "ceilings that are incomplete, or that nobody here can keep"
+    }
+    assert not streams[STDOUT].content
+    peer.check_usable()
+
+
 async def test_what_is_no_plain_file_is_refused(peer: Peer) -> None:
     # A program can plant anything; the agent neither waits for it nor follows it.
     peer.run(

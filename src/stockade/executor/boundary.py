@@ -49,6 +49,10 @@ class Boundary(Protocol):
         """The ``RLIMIT_NPROC`` for a program, by which it has as many processes as it may."""
         ...
 
+    def inner_ceilings(self, limits: Limits) -> tuple[int, int] | None:
+        """Bytes of memory and processes that a kernel inside keeps, and counts; None: the host does."""
+        ...
+
     def watch_memory(self, callback: Callable[[], None]) -> None:
         """Call back, in the event loop, when the memory ceiling is hit, from now on."""
         ...

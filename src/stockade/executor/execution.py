@@ -42,6 +42,7 @@ SPAN: Final = 6
 # Flags of a program: docs/wire.md.
 _LAST: Final = 1
 _BRISK: Final = 2
+_CEILINGS: Final = 4
 STOP_SECONDS: Final = 0.5
 """How long the agent may take to end a program before the whole sandbox is killed."""
 _CPU_CHECK_SECONDS: Final = 0.05
@@ -74,6 +75,7 @@ class ProgramExecution:
         self._link = sandbox.link
         self._request = request
         self._limits = limits
+        self._inner = sandbox.boundary.inner_ceilings(limits)
         self._single = single
         self._stdin = stdin
         self._on_output = on_output
@@ -265,9 +267,14 @@ class ProgramExecution:
         flags = (_LAST if last else 0) | (
             _BRISK if last and self._sandbox.boundary.stops_whole else 0
         )
+        ceilings = b""
+        if self._inner is not None:
+            flags |= _CEILINGS
+            ceilings = struct.pack("!QI", *self._inner)
         terminal = self._request.terminal
         size = (terminal.rows, terminal.columns) if terminal else (0, 0)
-        return struct.pack("!BHHII", flags, *size, specification_length, source_length)
+        lengths = specification_length, source_length
+        return struct.pack("!BHHII", flags, *size, *lengths) + ceilings
 
     def _specification(self) -> bytes:
         """What the program's process makes itself into: docs/wire.md."""
@@ -418,6 +425,9 @@ class ProgramExecution:
         evidence.open_files = _whole(ended.get("open_files")) or 0
         evidence.disk_used, evidence.disk_size = _pair(ended.get("disk"))
         evidence.inodes_used, evidence.inodes_size = _pair(ended.get("inodes"))
+        if self._inner is not None:
+            evidence.oom_kills = _whole(ended.get("oom_kills")) or 0
+            evidence.processes_refused = _whole(ended.get("processes_refused")) or 0
 
     # --- stopping ---
 
@@ -514,9 +524,9 @@ class ProgramExecution:
 
     def _read_counters(self, now: BoundaryUsage) -> None:
         evidence, before = self._evidence, self._before
-        evidence.oom_kills = now.oom_kills - before.oom_kills
+        evidence.oom_kills += now.oom_kills - before.oom_kills
         evidence.processes_counted = self._sandbox.boundary.counts_processes
-        evidence.processes_refused = now.processes_refused - before.processes_refused
+        evidence.processes_refused += now.processes_refused - before.processes_refused
         if now.cpu_seconds is not None and before.cpu_seconds is not None:
             evidence.cpu_seconds = now.cpu_seconds - before.cpu_seconds
         if now.peak_memory_bytes is not None:

@@ -42,6 +42,7 @@ async def open_local(
     auth_mode: AuthMode = AuthMode.DEV,
     tiers: Collection[Tier] | None = None,
     preloaded: Sequence[str] | None = None,
+    allow_emulation: bool = False,
 ) -> AsyncIterator[LocalEnvironment]:
     """The tiers of this machine, behind the port; everything ends with the context.
 
@@ -52,15 +53,24 @@ async def open_local(
     interpreters have loaded, by default small ones that many programs import; one that the
     image lacks is left out. Each costs every parked sandbox memory.
 
+    ``allow_emulation``: where machines cannot be run by the CPU, let software be the CPU. That is
+    slow and no boundary: it is for tests, and serves where the tier is named, in a request or
+    as the only one of ``tiers``.
+
     Raises :class:`~stockade.port.Unavailable` where no tier can be started. Outside
     ``auth_mode=dev``, also where none of them has a kernel of its own.
     """
     wanted = _checked(tiers)
+    if allow_emulation and auth_mode is not AuthMode.DEV:
+        raise InvalidRequest(
+            "allow_emulation", f"is for auth_mode=dev: in auth_mode={auth_mode} code is strangers'"
+        )
     modules = _checked_modules(PRELOADED if preloaded is None else preloaded) if warm else ()
     resources = Resources()
     openers: dict[Tier, Opener] = {
         Tier.NAMESPACE: partial(_open_namespace, resources, modules),
         Tier.GVISOR: partial(_open_gvisor, resources, modules, warm),
+        Tier.MICROVM: partial(_open_microvm, resources, modules, warm, allow_emulation),
     }
     opening = Tiers({tier: openers[tier] for tier in wanted}, resources)
     environment = LocalEnvironment(opening, pool if warm else replace(pool, floor=0, ceiling=0))
@@ -137,4 +147,19 @@ async def _open_gvisor(resources: Resources, modules: Sequence[str], warm: bool)
         first=Profile.of(Tier.GVISOR, SandboxRequest()),
         modules=modules,
         snapshots=warm,
+    )
+
+
+async def _open_microvm(
+    resources: Resources, modules: Sequence[str], warm: bool, allow_emulation: bool
+) -> TierDriver:
+    from stockade.executor.microvm.opening import open_microvm
+
+    return await open_microvm(
+        resources.cgroups,
+        resources.identities(),
+        first=Profile.of(Tier.MICROVM, SandboxRequest()),
+        modules=modules,
+        snapshots=warm,
+        allow_emulation=allow_emulation,
     )

@@ -76,6 +76,10 @@ class PidNamespaceBoundary:
         """The agent is counted, too. Where a cgroup counts, this is a second net only."""
         return limits.processes + (1024 if self.counts_processes else 1)
 
+    def inner_ceilings(self, limits: Limits) -> tuple[int, int] | None:
+        """None: the host's cgroups and the agent's rlimits do."""
+        return None
+
     def watch_memory(self, callback: Callable[[], None]) -> None:
         """Call back when the memory ceiling is hit."""
         self._cgroup.watch_oom(asyncio.get_running_loop(), callback)

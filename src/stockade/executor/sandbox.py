@@ -4,10 +4,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from stockade.executor.boundary import Boundary
 from stockade.executor.link import Link
-from stockade.port import SandboxRequest, Tier
+from stockade.port import MIB, SandboxRequest, Tier
+
+# What a machine's own kernel, the agent and page tables take beside a guest's memory.
+_KERNEL_BYTES: Final = 128 * MIB
+_RAM_STEP: Final = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,8 @@ class Profile:
     disk_bytes: int
     inodes: int
     cpus: float
+    machine_bytes: int
+    """RAM of a machine of its own, which stays as it is; 0 where there is none."""
     memory_bytes: int = field(compare=False)
     """The ceiling to start with; like ``processes`` it can be set again before an execution."""
     processes: int = field(compare=False)
@@ -33,9 +40,15 @@ class Profile:
             disk_bytes=limits.disk_bytes,
             inodes=limits.inodes,
             cpus=limits.cpus,
+            machine_bytes=_ram(limits.memory_bytes) if tier is Tier.MICROVM else 0,
             memory_bytes=limits.memory_bytes,
             processes=limits.processes,
         )
+
+
+def _ram(memory_bytes: int) -> int:
+    """For a guest with so much, its kernel and its agent; few different sizes."""
+    return -(-(memory_bytes + _KERNEL_BYTES) // _RAM_STEP) * _RAM_STEP
 
 
 class Sandbox:

@@ -12,6 +12,7 @@ from stockade.port import SandboxRequest, StockadeError, Tier, Unavailable
 from stockade.port.policy import candidates, refusal
 
 _LEFT_OUT = "this executor was opened without it"
+_EMULATED = "it runs in software emulation here, which is no boundary: it serves who names it"
 
 
 class TierDriver(Protocol):
@@ -20,6 +21,14 @@ class TierDriver(Protocol):
     @property
     def tier(self) -> Tier:
         """Which one it is."""
+        ...
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its machines are software's, which is no boundary.
+
+        It serves who names it, in the request or as the executor's only tier.
+        """
         ...
 
     async def create(self, profile: Profile) -> Sandbox:
@@ -77,9 +86,12 @@ class Tiers:
             if driver is None and tier not in self._missing:
                 await self._settle(self._begin(tier))
                 driver = self._drivers.get(tier)
-            if driver is not None:
+            if driver is None:
+                missing[tier] = self._missing[tier]
+            elif driver.emulated and wanted.tier is not tier and len(self._openers) > 1:
+                missing[tier] = _EMULATED
+            else:
                 return driver
-            missing[tier] = self._missing[tier]
         raise Unavailable(refusal(wanted.trust, wanted.tier, missing), missing)
 
     def opened(self, tier: Tier) -> TierDriver:

@@ -74,6 +74,8 @@ class Run:
         """The program's code. What it raises is the program's as well: mostly SyntaxError."""
         filename = "<string>" if self._name is None else self._main.__file__
         code: types.CodeType = compile(self._source, filename, "exec", dont_inherit=True)
+        if self._name is None and sys.version_info >= (3, 13):
+            _remember_lines(code, os.fsdecode(self._source))
         return code
 
     def failed(self) -> None:
@@ -216,6 +218,18 @@ def _prefer_files_of(folder: str) -> None:
 
 def _is_ours(trace: types.TracebackType | None) -> bool:
     return trace is not None and trace.tb_frame.f_code is Run.compile.__code__
+
+
+def _remember_lines(code: types.CodeType, source: str) -> None:
+    """For tracebacks, which since Python 3.13 show the lines of ``python3 -c``, too.
+
+    Without it they would show those that this interpreter was started with.
+    """
+    import linecache
+
+    remember = getattr(linecache, "_register_code", None)
+    if remember is not None:
+        remember(code, source, code.co_filename)
 
 
 def _show_error(

@@ -7,10 +7,10 @@ from stockade.port.errors import InvalidRequest
 from stockade.port.tier import Tier
 from stockade.port.trust import TrustLevel
 
-STRENGTH: tuple[Tier, ...] = (Tier.NAMESPACE, Tier.GVISOR)
+STRENGTH: tuple[Tier, ...] = (Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM)
 """Every tier, the weakest first."""
 
-OWN_KERNEL: frozenset[Tier] = frozenset({Tier.GVISOR})
+OWN_KERNEL: frozenset[Tier] = frozenset({Tier.GVISOR, Tier.MICROVM})
 """The tiers whose guests have a kernel of their own, and do not reach the host's."""
 
 WEAKEST: Mapping[TrustLevel, Tier] = {

@@ -10,3 +10,5 @@ class Tier(StrEnum):
     """Linux namespaces and seccomp: the guest speaks to the host's kernel."""
     GVISOR = "gvisor"
     """A kernel in user space: the guest never speaks to the host's."""
+    MICROVM = "microvm"
+    """A machine of its own: the guest is in a kernel of its own, kept in by the CPU."""

@@ -34,11 +34,13 @@ class Cgroups:
     leftovers: tuple[str, ...]
 
 
-def examine() -> Report:
+def examine(*, allow_emulation: bool = False) -> Report:
     """Start what can be started, and say what is missing. Not inside a running event loop."""
     # First, and given up again: the trial opens a tree of its own, in the same place.
     cgroups = _look_at_cgroups()
-    trials = {tier: asyncio.run(try_tier(tier)) for tier in STRENGTH}
+    trials = {
+        tier: asyncio.run(try_tier(tier, allow_emulation=allow_emulation)) for tier in STRENGTH
+    }
     namespaces = host.read_user_namespaces()
     trial = trials[Tier.NAMESPACE]
     statuses = {tier: trial.status for tier, trial in trials.items()}

@@ -38,6 +38,7 @@ _EXPECTED = "42"
 _BUILT_ON = {
     Tier.NAMESPACE: f"namespaces and seccomp of Linux {os.uname().release}",
     Tier.GVISOR: "runsc, a kernel in user space",
+    Tier.MICROVM: "a machine of its own",
 }
 
 
@@ -51,18 +52,24 @@ class Trial:
     """The version of the Python inside; ``None`` where none was started."""
 
 
-async def probe_tiers() -> dict[Tier, TierStatus]:
+async def probe_tiers(*, allow_emulation: bool = False) -> dict[Tier, TierStatus]:
     """Every tier that this executor knows, to what came of starting it."""
-    return {tier: (await try_tier(tier)).status for tier in STRENGTH}
+    return {
+        tier: (await try_tier(tier, allow_emulation=allow_emulation)).status for tier in STRENGTH
+    }
 
 
-async def try_tier(tier: Tier, open_environment: OpenEnvironment | None = None) -> Trial:
+async def try_tier(
+    tier: Tier, open_environment: OpenEnvironment | None = None, *, allow_emulation: bool = False
+) -> Trial:
     """Run one program in a new sandbox of the tier."""
     execution: Execution | None = None
     failure = ""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            async with (open_environment or partial(_open_cold, tier))() as environment:
+            async with (
+                open_environment or partial(_open_cold, tier, allow_emulation)
+            )() as environment:
                 execution = await environment.run(
                     ExecutionRequest(PythonSource(_PROGRAM)),
                     SandboxRequest(tenant="doctor", limits=Limits(wall_seconds=10.0), tier=tier),
@@ -93,8 +100,10 @@ async def try_tier(tier: Tier, open_environment: OpenEnvironment | None = None) 
     )
 
 
-def _open_cold(tier: Tier) -> AbstractAsyncContextManager[ExecutionEnvironment]:
-    return open_local(warm=False, tiers={tier})
+def _open_cold(
+    tier: Tier, allow_emulation: bool
+) -> AbstractAsyncContextManager[ExecutionEnvironment]:
+    return open_local(warm=False, tiers={tier}, allow_emulation=allow_emulation)
 
 
 def _failed(tier: Tier, why: str) -> Trial:

@@ -11,17 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from stockade.executor.namespace.image import Bind, HostImage
+from stockade.executor.root import FOLDERS, LINKS, USERS
 
 # gVisor's kernel has the devices itself.
 _OF_THE_KERNEL: Final = "/dev/"
-_FOLDERS: Final = ("dev", "etc", "opt", "proc", "run", "sys", "tmp", "var", "workspace")
-_USERS: Final = {
-    "passwd": "root:x:0:0::/:/usr/sbin/nologin\nguest:x:1000:1000::/workspace:/bin/sh\n",
-    "group": "root:x:0:\nguest:x:1000:\n",
-    "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n",
-    "hostname": "sandbox\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-}
 # What the agent needs to set the sandbox up; it gives all of it up before there is a program.
 _RIGHTS: Final = ("CAP_CHOWN", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN")
 _AGENT: Final = "/opt/stockade/stockade-agent"
@@ -33,11 +26,12 @@ def make_root(root: Path, image: HostImage) -> list[Bind]:
 
     Small folders are copied: every mount costs each sandbox a connection to the host's files.
     """
-    for name in _FOLDERS:
+    for name in FOLDERS:
         (root / name).mkdir(parents=True)
-    for name, text in _USERS.items():
+    for name, text in USERS.items():
         (root / "etc" / name).write_text(text, encoding="ascii")
-    (root / "var/tmp").symlink_to("/tmp")  # noqa: S108 - inside
+    for name, target in LINKS.items():
+        (root / name).symlink_to(target)
     mounts = []
     for bind in image.binds:
         target = root / bind.target.lstrip("/")

@@ -5,14 +5,14 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from stockade.executor.cgroups import CgroupTree
-from stockade.executor.gvisor.owners import Owners
 from stockade.executor.gvisor.runsc import Runsc, find_runsc
 from stockade.executor.gvisor.runtime import Runtime
-from stockade.executor.gvisor.state import StateFolder
 from stockade.executor.gvisor.tier import GvisorTier
 from stockade.executor.namespace.identity import Identities
 from stockade.executor.namespace.image import find_host_image
+from stockade.executor.owners import Owners
 from stockade.executor.sandbox import Profile
+from stockade.executor.state import StateFolder
 
 
 async def open_gvisor(

@@ -3,20 +3,24 @@
 import asyncio
 import contextlib
 import os
-import shutil
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from stockade.executor.gvisor.owners import Owners
 from stockade.executor.gvisor.runsc import Runsc
-from stockade.executor.namespace.image import Bind, native_folder
+from stockade.executor.namespace.image import Bind
+from stockade.executor.owners import Owners
+from stockade.executor.supervised import (
+    Supervised,
+    Supervisor,
+    keep_the_last,
+    on_one_line,
+    readable,
+)
 from stockade.port import Unavailable
 
 START_SECONDS: Final = 60.0
 CHECKPOINT_SECONDS: Final = 60.0
-_MOST_WORDS: Final = 4096
 READY: Final = b"."
 """The byte by which an agent that booted says that its interpreter waits, and is sent on."""
 
@@ -41,43 +45,17 @@ _ENVIRONMENT: Final = {"GOMAXPROCS": "1"}
 _DEVICES: Final = (Path("/dev/null"), Path("/dev/zero"), Path("/dev/urandom"))
 
 
-class Guest:
+class Guest(Supervised):
     """One process tree of runsc's: a kernel, the agent in it, and the two pipes to that."""
 
-    def __init__(
-        self,
-        name: str,
-        process: asyncio.subprocess.Process,
-        state: Path,
-        give_back: Callable[[], None],
-    ) -> None:
-        self.name = name
-        self._process = process
-        self._state = state
-        self._give_back: Callable[[], None] | None = give_back
-        self._words = bytearray()
-        self._listening = asyncio.create_task(self._listen())
-        self.from_guest = self.to_guest = self.pidfd = -1
-
-    def __repr__(self) -> str:
-        return f"<Guest {self.name} of runsc, supervisor {self._process.pid}>"
-
-    @property
-    def words(self) -> str:
-        """What runsc said on standard error: the last of it, on one line."""
-        return _on_one_line(self._words)
-
-    async def last_words(self) -> str:
-        """The same, when it is ending: its words come a little after its end."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._listening), 1.0)
-        return self.words
+    program = "runsc"
+    from_guest = to_guest = -1
 
     async def ready(self) -> None:
         """Wait for the agent's byte. Raises :class:`~stockade.port.Unavailable`."""
         try:
             async with asyncio.timeout(START_SECONDS):
-                await _readable(self.from_guest)
+                await readable(self.from_guest)
         except TimeoutError:
             raise Unavailable(
                 f"gVisor's guest was not ready within {START_SECONDS:g} s: {self.words}"
@@ -92,27 +70,13 @@ class Guest:
         """Let the agent say HELLO, or the restored copy of one."""
         os.write(self.to_guest, READY)
 
-    async def ended(self) -> None:
-        """Wait until nothing of it lives, then remove runsc's files about it."""
-        await self._process.wait()
-        self._listening.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._listening
-        shutil.rmtree(self._state, ignore_errors=True)
-        if self._give_back is not None:
-            self._give_back()
-            self._give_back = None
-
     def close(self) -> None:
         """Close the pipes and the pidfd, as far as nobody has taken them over."""
-        for descriptor in (self.from_guest, self.to_guest, self.pidfd):
+        for descriptor in (self.from_guest, self.to_guest):
             if descriptor >= 0:
                 os.close(descriptor)
-        self.from_guest = self.to_guest = self.pidfd = -1
-
-    async def _listen(self) -> None:
-        assert self._process.stderr is not None
-        await _keep_the_last(self._process.stderr, self._words)
+        self.from_guest = self.to_guest = -1
+        super().close()
 
 
 class Runtime:
@@ -122,7 +86,7 @@ class Runtime:
         """``owners``: none for a plain user, whose one id every sandbox has."""
         self._runsc = runsc
         self._folder = folder
-        self._owners = owners
+        self._supervisor = Supervisor(folder, owners)
         self._seen = [*_DEVICES, folder]
 
     def __repr__(self) -> str:
@@ -134,8 +98,7 @@ class Runtime:
 
     def close(self) -> None:
         """Let others have the ids, once every guest is gone."""
-        if self._owners is not None:
-            self._owners.close()
+        self._supervisor.close()
 
     async def run(
         self, name: str, bundle: Path, doors: Sequence[int] = (), cpus: Sequence[int] = ()
@@ -173,7 +136,7 @@ class Runtime:
         words = bytearray()
         try:
             async with asyncio.timeout(CHECKPOINT_SECONDS):
-                await _keep_the_last(process.stderr, words)
+                await keep_the_last(process.stderr, words)
                 code = await process.wait()
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
@@ -182,11 +145,11 @@ class Runtime:
             if isinstance(error, TimeoutError):
                 raise Unavailable(
                     f"runsc did not save the warm guest within {CHECKPOINT_SECONDS:g} s: "
-                    f"{_on_one_line(words)}"
+                    f"{on_one_line(words)}"
                 ) from None
             raise
         if code != 0:
-            raise Unavailable(f"runsc could not save the warm guest: {_on_one_line(words)}")
+            raise Unavailable(f"runsc could not save the warm guest: {on_one_line(words)}")
 
     def _command(self, name: str, arguments: Sequence[str]) -> list[str]:
         state = self._folder / name
@@ -197,107 +160,31 @@ class Runtime:
     async def _start(
         self, name: str, arguments: Sequence[str], doors: Sequence[int], cpus: Sequence[int]
     ) -> Guest:
-        owner = None if self._owners is None else self._owners.take()
-
-        def give_back() -> None:
-            if self._owners is not None and owner is not None:
-                self._owners.give_back(owner)
-
-        try:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError as error:
-            give_back()
-            raise Unavailable(f"runsc cannot be started: {error}") from error
         pipes: list[int] = []
         try:
             pipes += os.pipe()
             pipes += os.pipe()
             guest_in, to_guest, from_guest, guest_out = pipes
-            command = [
-                str(native_folder() / "stockade-supervise"),
-                *("--parent", str(os.getpid()), "--control", str(theirs.fileno())),
-            ]
-            for door in doors:
-                command += ["--door", str(door)]
-            for cpu in cpus:
-                command += ["--cpu", str(cpu)]
-            for path in self._seen:
-                command += ["--see", str(path)]
-            if owner is not None:
-                command += ["--root-id", str(owner.root), "--nobody-id", str(owner.nobody)]
-                command += ["--group-id", str(owner.group)]
-                (self._folder / name).mkdir(mode=0o700)
-                os.chown(self._folder / name, owner.root, owner.group)
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                "--",
-                *self._command(name, arguments),
+            guest = await self._supervisor.start(
+                Guest,
+                name,
+                self._command(name, arguments),
                 stdin=guest_in,
                 stdout=guest_out,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(theirs.fileno(), *doors),
-                start_new_session=True,
-                env=_ENVIRONMENT,
+                doors=doors,
+                cpus=cpus,
+                seen=self._seen,
+                environment=_ENVIRONMENT,
+                seconds=START_SECONDS,
             )
         except BaseException as error:
-            ours.close()
             for descriptor in pipes:
                 os.close(descriptor)
-            shutil.rmtree(self._folder / name, ignore_errors=True)
-            give_back()
             if isinstance(error, OSError):
                 raise Unavailable(f"runsc cannot be started: {error}") from error
             raise
-        finally:
-            theirs.close()
         os.close(guest_in)
         os.close(guest_out)
-        guest = Guest(name, process, self._folder / name, give_back)
         guest.from_guest, guest.to_guest = from_guest, to_guest
         os.set_blocking(from_guest, False)
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                await _readable(ours.fileno())
-            _, descriptors, _, _ = socket.recv_fds(ours, 16, 1)
-            if not descriptors:
-                words = await guest.last_words()
-                raise Unavailable(f"the supervisor of a guest did not start: {words}")
-            guest.pidfd = descriptors[0]
-            os.set_inheritable(guest.pidfd, False)
-        except BaseException as error:
-            # The supervisor's end is the end of all that it started.
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            guest.close()
-            await asyncio.shield(guest.ended())
-            if isinstance(error, OSError):
-                why = (
-                    f"no word in {START_SECONDS:g} s" if isinstance(error, TimeoutError) else error
-                )
-                raise Unavailable(f"the supervisor of a guest did not start: {why}") from None
-            raise
-        finally:
-            ours.close()
         return guest
-
-
-async def _keep_the_last(stream: asyncio.StreamReader, words: bytearray) -> None:
-    """Read it to its end, however much comes."""
-    while data := await stream.read(4096):
-        words += data
-        del words[:-_MOST_WORDS]
-
-
-def _on_one_line(words: bytearray) -> str:
-    text = words.decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else " " for c in text)[-500:].strip()
-
-
-async def _readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(descriptor)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stockade.executor.gvisor.bundle import write_bundle
-from stockade.executor.gvisor.owners import make_readable
 from stockade.executor.gvisor.runtime import Guest, Runtime
 from stockade.executor.namespace.image import Bind
+from stockade.executor.owners import make_readable
 
 
 class Template:

@@ -58,6 +58,20 @@ def native_folder() -> Path:
     return Path(__file__).parent / "native"
 
 
+def guest_copies() -> tuple[Copy, ...]:
+    """Our part of every image. Raises :class:`Unavailable` where it was not built."""
+    library, agent = native_folder() / "libstockade.so", native_folder() / "stockade-agent"
+    for path in (library, agent):
+        if not path.exists():
+            raise Unavailable(f"{path} is missing: the package was installed without its C part")
+    ours = sorted(guest_folder().glob("*.py"))
+    return (
+        *(Copy(path, f"/opt/stockade/stockade_guest/{path.name}") for path in ours),
+        Copy(library, "/opt/stockade/libstockade.so"),
+        Copy(agent, "/opt/stockade/stockade-agent"),
+    )
+
+
 def find_host_image() -> HostImage:
     """Read what this host offers. Raises :class:`Unavailable` with what is missing."""
     if not INTERPRETER.exists():
@@ -65,10 +79,7 @@ def find_host_image() -> HostImage:
             f"{INTERPRETER} is missing: the namespace tier's agent runs on the host's Python; "
             "install it (apt-get install python3)"
         )
-    library, agent = native_folder() / "libstockade.so", native_folder() / "stockade-agent"
-    for path in (library, agent):
-        if not path.exists():
-            raise Unavailable(f"{path} is missing: the package was installed without its C part")
+    copies = guest_copies()
     binds = [Bind(Path("/usr"), "/usr")]
     binds += [
         Bind(Path("/", name), f"/{name}")
@@ -79,13 +90,7 @@ def find_host_image() -> HostImage:
         Bind(path, str(path)) for pattern in _ETC for path in sorted(Path("/etc").glob(pattern))
     ]
     binds += [Bind(Path("/dev", name), f"/dev/{name}") for name in _DEVICES]
-    ours = sorted(guest_folder().glob("*.py"))
-    copies = [Copy(path, f"/opt/stockade/stockade_guest/{path.name}") for path in ours]
-    copies += [
-        Copy(library, "/opt/stockade/libstockade.so"),
-        Copy(agent, "/opt/stockade/stockade-agent"),
-    ]
-    return HostImage(tuple(binds), tuple(copies), _digest(binds, copies))
+    return HostImage(tuple(binds), copies, _digest(binds, copies))
 
 
 def _digest(binds: Sequence[Bind], copies: Sequence[Copy]) -> str:

@@ -26,6 +26,7 @@ class NamespaceTier:
     """Makes sandboxes of fresh Linux namespaces. One per executor."""
 
     tier = Tier.NAMESPACE
+    emulated = False
 
     def __init__(self, image: HostImage, cgroups: CgroupTree, zygotes: Zygotes) -> None:
         self._image = image

@@ -7,6 +7,9 @@
  *                                          own; the wire is standard input and output. It sets
  *                                          the sandbox up, and stands still where a snapshot
  *                                          may be taken: docs/wire.md
+ *   stockade-agent machine BYTES INODES [MODULE]...
+ *                                          the same in a machine of its own, executed by init.c;
+ *                                          the wire is one port
  *
  * One thread, one poll(2). A program cannot signal it (pid 1 of a pid namespace is immune
  * from inside: pid_namespaces(7)), look into it (undumpable) or starve it (another
@@ -40,6 +43,7 @@
 #include "files.h"
 #include "filter.h"
 #include "json.h"
+#include "machine.h"
 #include "park.h"
 #include "receipt.h"
 #include "wire.h"
@@ -62,8 +66,10 @@ enum {
     SAMPLE_MS = 100,
     MOST_LOOKS = 2,
     SHORTEST_PROGRAM = 13, /* its arguments: flags, the terminal's size, two lengths */
+    CEILINGS = 12, /* behind them, where a flag says so: memory, processes */
     SMALL_READ = 4096,
     PAUSE_MS = 1,
+    DISCONNECTED_MS = 10, /* between two looks at a port that no host has */
     MOST_TRANSFERS = 64,
     MOST_MODULES = 256,
     STACK_USED = 128 * 1024, /* at the most, by what this program calls */
@@ -72,6 +78,7 @@ enum {
      * nothing has to be waited for once the program has said its end. */
     FLAG_LAST = 1,
     FLAG_BRISK = 2,
+    FLAG_CEILINGS = 4,
     /* Channels of a program, from its first. */
     CONTROL = 0,
     INPUT,
@@ -130,6 +137,7 @@ static struct transfer transfers[MOST_TRANSFERS];
 static struct parked parked;
 static int doors;
 static int own_process; /* /proc/self, which a kernel of its own is told to hide */
+static bool privileged; /* the agent has rights left, which the program's process must not */
 static struct timespec sampled;
 
 /* --- programs: parking, starting --- */
@@ -159,6 +167,8 @@ static void park_next(char **modules)
     if (forked == 1) {
         /* No id of the agent's, where it has one: boot(). */
         if (setresuid(GUEST_ID, GUEST_ID, GUEST_ID) < 0)
+            _exit(127);
+        if (privileged && (confine_rights() || filter_load()))
             _exit(127);
         /* Nothing that an earlier program left in the workspace is in the way of an import. */
         if (chdir("/") < 0)
@@ -278,6 +288,28 @@ static long microseconds_of(pid_t process)
     return (long)spent.tv_sec * 1000000 + spent.tv_nsec / 1000;
 }
 
+static uint64_t get_number(const uint8_t *from, int bytes)
+{
+    uint64_t number = 0;
+
+    for (int i = 0; i < bytes; i++)
+        number = number << 8 | from[i];
+    return number;
+}
+
+/* Where this kernel counts: begin, with the ceilings that stand behind the other arguments. */
+static void begin_counting(const uint8_t *arguments)
+{
+    const uint8_t *const ceilings = arguments + SHORTEST_PROGRAM;
+    const char *failed = NULL;
+
+    machine_begin();
+    if (arguments[0] & FLAG_CEILINGS)
+        failed = machine_set_ceilings(get_number(ceilings, 8), get_number(ceilings + 8, 4));
+    if (failed)
+        wire_die(failed);
+}
+
 static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t length)
 {
     static const char busy[] = "{\"refused\":{\"what\":\"\",\"reason\":\"another program runs\"}}";
@@ -307,6 +339,8 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     getrusage(RUSAGE_CHILDREN, &program.before);
     if (!program.brisk)
         program.parking = microseconds_of(program.pid);
+    if (machine_is_own())
+        begin_counting(arguments);
     program.input = (struct feed){.descriptor = parked.input, .channel = channel + INPUT};
     program.source = (struct feed){.descriptor = parked.specification, .channel = channel + SOURCE};
     program.outputs[0] = (struct output){parked.output, channel + OUTPUT, false};
@@ -327,6 +361,8 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     name_length = (uint8_t)strlen(terminal);
     feed_bytes(&program.source, &name_length, 1, true);
     feed_bytes(&program.source, terminal, name_length, true);
+    if (arguments[0] & FLAG_CEILINGS)
+        length = SHORTEST_PROGRAM;
     feed_bytes(&program.source, arguments + 5, length - 5, true);
     clock_gettime(CLOCK_MONOTONIC, &sampled);
 }
@@ -444,24 +480,37 @@ static void report_end(void)
     struct rusage total;
     const struct statvfs disk = sample_disk();
     const int status = program.exit_status;
-    long cpu;
+    long cpu, memory = program.usage.ru_maxrss * 1024L;
+    struct counts counts = {0};
 
     getrusage(RUSAGE_CHILDREN, &total);
     cpu = microseconds(&total) - microseconds(&program.before) - program.parking;
     if (cpu < 0)
         cpu = 0; /* not all that it took is its child's yet: the program's word is its end */
+    if (machine_is_own()) {
+        counts = machine_counts();
+        cpu = (long)counts.cpu_microseconds;
+        if (counts.peak_memory)
+            memory = (long)counts.peak_memory;
+        if (counts.peak_processes)
+            program.peak_processes = (unsigned)counts.peak_processes;
+    }
     json_add(&json, "{\"ended\":{");
     if (WIFEXITED(status))
         json_add(&json, "\"code\":%d,\"signal\":null", WEXITSTATUS(status));
     else
         json_add(&json, "\"code\":null,\"signal\":%d", WTERMSIG(status));
     json_add(&json, ",\"cpu_seconds\":%ld.%06ld,\"peak_memory_bytes\":%ld",
-             cpu / 1000000, cpu % 1000000, program.usage.ru_maxrss * 1024L);
+             cpu / 1000000, cpu % 1000000, memory);
     json_add(&json, ",\"disk\":[%llu,%llu],\"inodes\":[%llu,%lld]", program.disk_used,
              (unsigned long long)disk.f_blocks * disk.f_frsize, program.inodes_used,
              disk.f_files ? (long long)disk.f_files - 3 : 0);
-    json_add(&json, ",\"open_files\":%u,\"peak_processes\":%u,\"stragglers\":%u}}",
+    json_add(&json, ",\"open_files\":%u,\"peak_processes\":%u,\"stragglers\":%u",
              program.open_files, program.peak_processes, program.stragglers);
+    if (machine_is_own())
+        json_add(&json, ",\"oom_kills\":%llu,\"processes_refused\":%llu", counts.oom_kills,
+                 counts.refused);
+    json_add(&json, "}}");
     wire_send(program.control, text, json.length);
     wire_close(program.source.channel);
     wire_close(program.input.channel);
@@ -469,7 +518,7 @@ static void report_end(void)
     program.active = false;
     wire_flush();
     if (program.last)
-        _exit(0);
+        wire_end(0);
     park_next(NULL);
 }
 
@@ -852,6 +901,11 @@ static void on_open(const struct frame *frame)
     if (!wire_open(frame->channel, frame->payload[0]))
         return;
     if (strcmp(name, "program") == 0 && length >= SHORTEST_PROGRAM && frame->payload[0] == SOURCE + 1) {
+        if (arguments[0] & FLAG_CEILINGS &&
+            (!machine_is_own() || length != SHORTEST_PROGRAM + CEILINGS)) {
+            refuse(frame, "ceilings that are incomplete, or that nobody here can keep");
+            return;
+        }
         start_program(frame->channel, arguments, (uint32_t)length);
         return;
     }
@@ -1088,6 +1142,8 @@ static void rehearse(void)
     waitpid(-1, NULL, WNOHANG);
     kill(-1, 0);
     count_entries("/proc");
+    if (machine_is_own())
+        machine_counts();
     free(malloc(WINDOW + CHUNK));
 }
 
@@ -1136,22 +1192,13 @@ static const char *become_agent(void)
     return NULL;
 }
 
-/*
- * In a kernel of its own, as its first process and with its rights: set up what sandbox.c sets
- * up in the host's. Once the warm interpreter waits, one byte says so. What is read next is
- * the first that differs between two sandboxes restored from one snapshot.
- */
-static void boot(int count, char **arguments)
+/* What sandbox.c sets up in the host's kernel, in one of the sandbox's own. */
+static const char *set_up_in_kernel(uint64_t bytes, uint64_t inodes)
 {
     const char *failed;
-    char byte = '.';
 
-    take_wire_from_streams();
     open_own_process();
-    if (count - 4 > MOST_MODULES)
-        wire_die("too many modules");
-    failed = confine_scratch(strtoull(arguments[2], NULL, 10), strtoull(arguments[3], NULL, 10),
-                             GUEST_ID);
+    failed = confine_scratch(bytes, inodes, GUEST_ID);
     if (!failed)
         failed = hide_kernel();
     if (!failed)
@@ -1162,16 +1209,115 @@ static void boot(int count, char **arguments)
         failed = confine_rights();
     if (!failed)
         failed = filter_load();
-    if (failed) {
-        char text[256];
+    return failed;
+}
 
-        snprintf(text, sizeof text, "sandbox set-up: %s: %s", failed, strerrordesc_np(errno));
-        wire_die(text);
+/* The same in a machine, but for two rights: go_on_in_machine(). */
+static const char *set_up_in_machine(uint64_t bytes, uint64_t inodes)
+{
+    const char *failed = machine_divide();
+
+    if (!failed)
+        failed = machine_set_up();
+    if (!failed)
+        failed = confine_scratch(bytes, inodes, GUEST_ID);
+    if (failed)
+        return failed;
+    open_own_process();
+    failed = confine_bounding_set();
+    if (!failed)
+        failed = machine_keep_rights();
+    if (!failed)
+        failed = become_agent();
+    if (!failed)
+        failed = machine_reduce_rights();
+    doors = MACHINE_DOORS;
+    privileged = true;
+    return failed;
+}
+
+static _Noreturn void fail_set_up(const char *step)
+{
+    char text[256];
+
+    snprintf(text, sizeof text, "sandbox set-up: %s: %s", step, strerrordesc_np(errno));
+    wire_die(text);
+}
+
+/*
+ * A port is at its end while no host has it, as a copy's until its own host is there. So long
+ * as nothing was agreed upon, that is none.
+ */
+static void say_waiting(void)
+{
+    while (write(WIRE_OUT, ".", 1) != 1)
+        poll(NULL, 0, DISCONNECTED_MS);
+}
+
+static void read_go_ahead(uint8_t message[GO_AHEAD_BYTES])
+{
+    struct pollfd port = {.fd = WIRE_IN, .events = POLLIN};
+    size_t length = 0;
+
+    while (length < GO_AHEAD_BYTES) {
+        ssize_t count;
+
+        poll(&port, 1, -1);
+        count = read(WIRE_IN, message + length, GO_AHEAD_BYTES - length);
+        if (count > 0)
+            length += (size_t)count;
+        else
+            poll(NULL, 0, DISCONNECTED_MS);
     }
+}
+
+/* Property: before the first word of the wire there is no right left in the sandbox. */
+static void go_on_in_machine(void)
+{
+    uint8_t message[GO_AHEAD_BYTES];
+    const char *failed;
+
+    say_waiting();
+    read_go_ahead(message);
+    if (message[0] != '.')
+        wire_die("a go-ahead that is none");
+    failed = machine_go_on(message);
+    explicit_bzero(message, sizeof message);
+    if (!failed)
+        failed = confine_rights();
+    if (!failed)
+        failed = filter_load();
+    if (failed)
+        fail_set_up(failed);
+    privileged = false;
+}
+
+/*
+ * In a kernel of its own, as its first process and with its rights. Once the warm interpreter
+ * waits, one byte says so. What is read next is the first that differs between two sandboxes
+ * restored from one snapshot.
+ */
+static void boot(int count, char **arguments, bool machine)
+{
+    const uint64_t bytes = strtoull(arguments[2], NULL, 10);
+    const uint64_t inodes = strtoull(arguments[3], NULL, 10);
+    const char *failed;
+    char byte = '.';
+
+    take_wire_from_streams();
+    if (machine)
+        wire_over_port();
+    if (count - 4 > MOST_MODULES)
+        wire_die("too many modules");
+    failed = machine ? set_up_in_machine(bytes, inodes) : set_up_in_kernel(bytes, inodes);
+    if (failed)
+        fail_set_up(failed);
     park_next(arguments + 4);
     await_parked();
     rehearse();
-    if (write(WIRE_OUT, &byte, 1) != 1 || read(WIRE_IN, &byte, 1) != 1)
+    if (machine)
+        go_on_in_machine();
+    else if (write(WIRE_OUT, &byte, 1) != 1 || read(WIRE_IN, &byte, 1) != 1)
         _exit(0);
     rehearse();
     byte = COPIED;
@@ -1184,7 +1330,8 @@ int main(int count, char **arguments)
 {
     static char text[CHUNK];
     struct json json = {.text = text, .size = sizeof text};
-    const bool boots = count >= 4 && strcmp(arguments[1], "boot") == 0;
+    const bool machine = count >= 4 && strcmp(arguments[1], "machine") == 0;
+    const bool boots = machine || (count >= 4 && strcmp(arguments[1], "boot") == 0);
     sigset_t children;
     int child;
 
@@ -1201,7 +1348,7 @@ int main(int count, char **arguments)
     sigaddset(&children, SIGCHLD);
     sigprocmask(SIG_BLOCK, &children, NULL);
     if (boots) {
-        boot(count, arguments);
+        boot(count, arguments, machine);
     } else {
         doors = atoi(arguments[1]);
         parked = (struct parked){.pid = atoi(arguments[2]),

@@ -12,6 +12,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "machine.h"
+
 static size_t read_file(int folder, const char *path, char *text, size_t size)
 {
     const int file = openat(folder, path, O_RDONLY | O_CLOEXEC);
@@ -123,6 +125,7 @@ void receipt_add(struct json *json, int process)
     add_attempt(json, "connect", connect_out());
     add_attempt(json, "write", open_for("/usr/.stockade-receipt", O_WRONLY | O_CREAT));
     add_attempt(json, "agent_memory", open_for("/proc/1/mem", O_RDONLY));
+    machine_add_facts(json);
     uname(&name);
     json_add(json, "\"kernel\":\"%s\",", name.release);
     CPU_ZERO(&cpus);

@@ -2,14 +2,22 @@
 #include "wire.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "park.h"
 
+/* How long a host may take to hear the last of a machine. */
+enum { LAST_S = 10 };
+
 static struct channel channels[MOST_CHANNELS];
+
+static bool is_port;
 
 static uint8_t incoming[2 * (HEADER + CHUNK)];
 static size_t in_start, in_end;
@@ -44,6 +52,20 @@ static void put_frame(uint16_t channel, enum kind kind, const void *payload, siz
     out_length += HEADER + length;
 }
 
+void wire_over_port(void)
+{
+    is_port = true;
+    fcntl(WIRE_OUT, F_SETFL, O_NONBLOCK);
+}
+
+/* Until the host has made room. False where it is gone, and so never will. */
+static bool wait_for_room(void)
+{
+    struct pollfd port = {.fd = WIRE_OUT, .events = POLLOUT};
+
+    return (poll(&port, 1, -1) > 0 || errno == EINTR) && !(port.revents & POLLHUP);
+}
+
 void wire_flush(void)
 {
     size_t written = 0;
@@ -52,7 +74,7 @@ void wire_flush(void)
         const ssize_t count = write(WIRE_OUT, outgoing + written, out_length - written);
 
         if (count < 0) {
-            if (errno == EINTR)
+            if (errno == EINTR || (errno == EAGAIN && wait_for_room()))
                 continue;
             _exit(0); /* the host is gone, and with pid 1 everything in here */
         }
@@ -61,14 +83,35 @@ void wire_flush(void)
     out_length = 0;
 }
 
+/* Nothing tells what the host took of a port; that it hangs up tells that it took all it wants. */
+static void wait_for_hang_up(void)
+{
+    struct pollfd port = {.fd = WIRE_IN};
+    struct timespec start, now;
+    int left = LAST_S;
+
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    while (left > 0 && poll(&port, 1, left * 1000) >= 0 && !(port.revents & POLLHUP)) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        left = LAST_S - (int)(now.tv_sec - start.tv_sec);
+    }
+}
+
+_Noreturn void wire_end(int code)
+{
+    wire_flush();
+    if (is_port)
+        wait_for_hang_up();
+    _exit(code);
+}
+
 _Noreturn void wire_die(const char *reason)
 {
     char text[256];
     const int length = snprintf(text, sizeof text, "agent: %s", reason);
 
     put_frame(0, RESET, text, length < (int)sizeof text ? (size_t)length : sizeof text - 1);
-    wire_flush();
-    _exit(1);
+    wire_end(1);
 }
 
 struct channel *wire_channel(uint16_t number)
@@ -109,6 +152,7 @@ bool wire_open(uint16_t first, unsigned span)
 
 bool wire_read(void)
 {
+    size_t before;
     ssize_t count;
 
     if (in_start) {
@@ -116,11 +160,14 @@ bool wire_read(void)
         in_end -= in_start;
         in_start = 0;
     }
-    count = read(WIRE_IN, incoming + in_end, sizeof incoming - in_end);
-    if (count < 0)
-        return errno == EINTR || errno == EAGAIN;
-    in_end += (size_t)count;
-    return count > 0;
+    before = in_end;
+    do {
+        count = read(WIRE_IN, incoming + in_end, sizeof incoming - in_end);
+        if (count < 0)
+            return in_end > before || errno == EINTR || errno == EAGAIN;
+        in_end += (size_t)count;
+    } while (is_port && count > 0 && in_end < sizeof incoming);
+    return in_end > before;
 }
 
 static void take_credit(struct channel *channel, const struct frame *frame)
@@ -155,7 +202,7 @@ static bool take(const struct frame *frame)
         if (frame->kind != RESET)
             wire_die("a frame on channel 0");
         wire_flush();
-        _exit(0); /* the host ends the connection */
+        _exit(0); /* the host ends the connection, and hears no more */
     }
     if (!channel)
         return false; /* sent before the host saw how the channel ended */

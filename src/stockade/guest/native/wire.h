@@ -34,6 +34,12 @@ struct frame {
     uint32_t length;
 };
 
+/*
+ * The wire is one port of a machine, both ways: it takes and gives a page at a time, and what
+ * the host has not yet taken of it is lost with the machine.
+ */
+void wire_over_port(void);
+
 /* Reads what is there. False where the host is gone. */
 bool wire_read(void);
 /* The next whole frame of what was read, checked against channel and credit. */
@@ -57,6 +63,8 @@ void wire_hello(const char *json, size_t length);
 /* Writes all that is queued; waits for the host to read where it must. */
 void wire_flush(void);
 
+/* Ends the sandbox; all that was said will have been heard. */
+_Noreturn void wire_end(int code);
 /* A fault of the agent or of the host: tells the host, ends the sandbox. */
 _Noreturn void wire_die(const char *reason);
 

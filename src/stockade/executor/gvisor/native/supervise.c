@@ -1,7 +1,7 @@
 /*
  * Runs a command in a pid namespace that dies with the executor.
  *
- *   stockade-supervise --parent PID --control FD [--door FD]... [--cpu N]...
+ *   stockade-supervise --parent PID --control FD [--door FD]... [--cpu N]... [--rights N]
  *                      [--root-id ID --nobody-id ID --group-id ID] [--see PATH]... -- COMMAND...
  *
  * For a tier whose sandbox is another program's work: however many processes that program
@@ -15,6 +15,7 @@
  * --control: a socket; one packet of a byte with the init's pidfd goes out on it.
  * --door: of a cgroup, to write "0" to; entered before there is anything to count.
  * --cpu: one that the command may run on; none named: any.
+ * --rights: 0: the command, though user 0 inside, has no capability there, nor gets any.
  * --root-id, --nobody-id, --group-id: for root, who they are on the host that are users 0 and
  *   65534 and group 0 inside: from the init on nobody is root there.
  * --see: a file or folder of the host that stays; none of the others is left inside. Beside
@@ -25,6 +26,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/audit.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -52,8 +54,9 @@ static struct {
     int root, nobody, group; /* ids of the host; root 0: a plain user's own */
     const char *seen[MOST_SEEN];
     int seen_count;
+    int rights;  /* 0: none at all */
     int program; /* the command's file */
-} wanted;
+} wanted = {.rights = 1};
 
 static _Noreturn void fail(const char *step)
 {
@@ -117,18 +120,23 @@ static void show(int descriptor, const char *path)
 }
 
 /*
- * Property: of the host's files only those that were named are left, for the command as for
- * what takes it over; and of its processes only those of this namespace.
+ * Before anything is in front of them, and as who this was: what is above them may be the
+ * executor's alone.
  */
-static void leave_host(void)
+static void open_seen(int *seen)
 {
-    int seen[MOST_SEEN];
-
-    /* Before anything is in front of them. */
     for (int i = 0; i < wanted.seen_count; i++) {
         seen[i] = open(wanted.seen[i], O_PATH | O_CLOEXEC);
         MUST(seen[i], wanted.seen[i]);
     }
+}
+
+/*
+ * Property: of the host's files only those that were named are left, for the command as for
+ * what takes it over; and of its processes only those of this namespace.
+ */
+static void leave_host(const int *seen)
+{
     MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "make the mounts private");
     MUST(mount("root", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755"), "mount a root");
     for (int i = 0; i < wanted.seen_count; i++)
@@ -142,6 +150,18 @@ static void leave_host(void)
     MUST(syscall(SYS_pivot_root, ".", "."), "pivot_root");
     MUST(umount2(".", MNT_DETACH), "unmount the host");
     MUST(chdir("/"), "chdir");
+}
+
+/* Property: exec gives none back, though this is user 0: capabilities(7), the bounding set. */
+static void give_up_rights(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+    for (int right = 0; prctl(PR_CAPBSET_READ, right) >= 0; right++)
+        MUST(prctl(PR_CAPBSET_DROP, right), "give up a right");
+    MUST(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "give up the ambient rights");
+    MUST(syscall(SYS_capset, &header, none), "give up all rights");
 }
 
 #if defined(__x86_64__)
@@ -199,7 +219,7 @@ static _Noreturn void be_init(int alive, char **command)
     char byte;
     sigset_t awaited;
     pid_t child, ended;
-    int status;
+    int seen[MOST_SEEN], status;
 
     /* Before the executor knows whom to send one. */
     sigemptyset(&awaited);
@@ -211,6 +231,7 @@ static _Noreturn void be_init(int alive, char **command)
     /* A byte says that all is prepared; an end, that the supervisor has died before. */
     if (read(alive, &byte, 1) != 1)
         _exit(1);
+    open_seen(seen);
     if (wanted.root)
         become_root_inside();
     /* Only now: whoever changes user loses it (commit_creds in kernel/cred.c). */
@@ -218,13 +239,15 @@ static _Noreturn void be_init(int alive, char **command)
     if (poll(&supervisor, 1, 0) != 0)
         _exit(1); /* it died before it could be watched */
     close(alive);
-    leave_host();
+    leave_host(seen);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
     refuse_membarrier();
     child = fork();
     MUST(child, "fork");
     if (child == 0) {
         sigprocmask(SIG_UNBLOCK, &awaited, NULL);
+        if (!wanted.rights)
+            give_up_rights();
         syscall(SYS_execveat, wanted.program, "", command, environ, AT_EMPTY_PATH);
         fail(command[0]);
     }
@@ -317,6 +340,9 @@ int main(int count, char **arguments)
     long init;
 
     CPU_ZERO(&cpus);
+    /* What the executor ignores is inherited, through exec as well: signal(7). */
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL);
 
     for (; i + 1 < count && strcmp(arguments[i], "--") != 0; i += 2) {
         if (strcmp(arguments[i], "--see") == 0) {
@@ -331,6 +357,8 @@ int main(int count, char **arguments)
             parent = number;
         } else if (strcmp(arguments[i], "--control") == 0) {
             control = number;
+        } else if (strcmp(arguments[i], "--rights") == 0) {
+            wanted.rights = number;
         } else if (strcmp(arguments[i], "--root-id") == 0) {
             wanted.root = number;
         } else if (strcmp(arguments[i], "--nobody-id") == 0) {
@@ -350,7 +378,7 @@ int main(int count, char **arguments)
     if (i + 1 >= count || strcmp(arguments[i], "--") != 0 || parent < 0 || control < 0 ||
         !wanted.root != !wanted.nobody || !wanted.root != !wanted.group) {
         fputs("usage: stockade-supervise --parent PID --control FD [--door FD]... "
-              "[--cpu N]... [--root-id ID --nobody-id ID --group-id ID] [--see PATH]... "
+              "[--cpu N]... [--rights N] [--root-id ID --nobody-id ID --group-id ID] [--see PATH]... "
               "-- COMMAND\n",
               stderr);
         return 64;

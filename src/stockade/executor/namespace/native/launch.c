@@ -374,6 +374,9 @@ int main(int count, char **arguments)
     long child;
 
     parse(&launch, count, arguments);
+    /* What the executor ignores is inherited, through exec as well: signal(7). */
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL);
     umask(022); /* the root is for another user to read, whatever the caller's habits */
     die_with(launch.parent);
     MUST(pipe2(mapped, O_CLOEXEC), "pipe", "");

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stockade.executor.gvisor import state
-from stockade.executor.gvisor.state import StateFolder
+from stockade.executor import state
+from stockade.executor.state import StateFolder
 from stockade.port import Unavailable
 
 pytestmark = pytest.mark.plain_user
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.plain_user
 HOLDER = """
 import sys, time
 from pathlib import Path
-from stockade.executor.gvisor import state
+from stockade.executor import state
 state._parent = lambda: Path(sys.argv[1])
 folder = state.StateFolder()
 (folder.path / "inner").mkdir()
@@ -135,7 +135,7 @@ def test_the_last_one_that_ends_takes_nothing_from_one_that_begins(parent: Path)
 
 def test_no_place_for_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(state, "_parent", lambda: tmp_path / "nothing")
-    with pytest.raises(Unavailable, match=r"no folder for runsc's files: .*nothing"):
+    with pytest.raises(Unavailable, match=r"no folder for the executor's files: .*nothing"):
         StateFolder()
 
 

@@ -1,4 +1,4 @@
-"""The executor's folder for what runsc keeps in files, and what dead executors left of theirs."""
+"""The executor's folder for what its tiers keep in files, and what dead executors left of theirs."""
 
 import contextlib
 import fcntl
@@ -14,11 +14,11 @@ from stockade.port import Unavailable
 
 _TRIES: Final = 20
 _PARENT_GOES: Final = (FileNotFoundError, FileExistsError)  # the latter: mkdir, then no folder
-_OF_ROOT: Final = Path("/run/stockade/gvisor")
+_OF_ROOT: Final = Path("/run/stockade/executors")
 
 
 class StateFolder:
-    """A folder of this executor alone. Its lock tells the living from the dead.
+    """A folder of one tier of this executor alone. Its lock tells the living from the dead.
 
     Its path is short: runsc puts sockets below it, and 107 bytes is all that the name of
     one may have (unix(7)).
@@ -35,7 +35,7 @@ class StateFolder:
                 tries -= 1
                 # Its parent goes with the last executor that used it, which may be just now.
                 if tries == 0 or not isinstance(error, _PARENT_GOES):
-                    raise Unavailable(f"no folder for runsc's files: {error}") from error
+                    raise Unavailable(f"no folder for the executor's files: {error}") from error
         if self._lock is None:
             raise Unavailable(f"{self.path} is locked by another executor")
 

@@ -1,0 +1,153 @@
+"""A built image: the kernel, the initramfs and the disk of a guest, checked by their digests."""
+
+import hashlib
+import json
+import os
+import platform
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from stockade.port import Unavailable
+
+VARIABLE: Final = "STOCKADE_IMAGES"
+FORMAT: Final = 1
+_FILES: Final = ("kernel", "initramfs", "disk")
+_LARGEST_DESCRIPTION: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Its files, open: what was checked is what is started, whatever becomes of the names."""
+
+    folder: Path
+    digest: str
+    """``sha256:…`` over the three files and what machine they are for."""
+    kernel_version: str
+    description: Mapping[str, Any]
+    """``image.json`` as it was read."""
+    kernel: int
+    initramfs: int
+    disk: int
+
+    def close(self) -> None:
+        """Close the files."""
+        for descriptor in (self.kernel, self.initramfs, self.disk):
+            os.close(descriptor)
+
+
+def image_store() -> Path:
+    """Where images are built to."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).absolute()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "stockade/images").absolute()
+
+
+def find_image() -> Image:
+    """The newest that was built. Raises :class:`~stockade.port.Unavailable`, with the remedy.
+
+    Reads all of it: for a thread.
+    """
+    current = image_store() / "microvm/current"
+    if not current.exists():
+        raise _unavailable(f"no image was built for microVMs: there is no {current}")
+    return open_image(current.resolve())
+
+
+def open_image(folder: Path) -> Image:
+    """The image in this folder. Raises :class:`~stockade.port.Unavailable`."""
+    description = _read_description(folder)
+    built_for = description["machine"]
+    if built_for != platform.machine():
+        raise _unavailable(
+            f"the image {folder} is for {built_for} machines, this is {platform.machine()}"
+        )
+    opened: dict[str, int] = {}
+    try:
+        digests = {}
+        for name in _FILES:
+            opened[name] = _open(folder / name)
+            digests[name] = _digest_of(opened[name], folder / name)
+            if digests[name] != _promised(description, name):
+                raise _unavailable(f"{folder / name} is not what image.json says: it was changed")
+        digest = digest_of_image(built_for, digests)
+        if digest != description["digest"]:
+            raise _unavailable(f"the digest in {folder / 'image.json'} is not its image's")
+    except BaseException:
+        for descriptor in opened.values():
+            os.close(descriptor)
+        raise
+    version = str(description["kernel"].get("version", "unknown"))
+    return Image(folder, digest, version, description, **opened)
+
+
+def digest_of_image(machine: str, digests: Mapping[str, str]) -> str:
+    """What names an image: ``digests`` are the hexadecimal ones of its files."""
+    lines = [f"stockade-image {FORMAT} microvm {machine}\n"]
+    lines += [f"{name} {digests[name]}\n" for name in _FILES]
+    return "sha256:" + hashlib.sha256("".join(lines).encode("ascii")).hexdigest()
+
+
+def _unavailable(fact: str) -> Unavailable:
+    return Unavailable(f"{fact}; `stockade image build --for microvm` makes one")
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = folder / "image.json"
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_DESCRIPTION + 1)
+    except OSError as error:
+        raise _unavailable(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        description = json.loads(text) if len(text) <= _LARGEST_DESCRIPTION else None
+    except (ValueError, RecursionError):
+        description = None
+    match description:
+        case {"format": int(number)} if number != FORMAT:
+            raise _unavailable(f"{path} has format {number}, this Stockade reads {FORMAT}")
+        case {
+            "format": int(),
+            "for": "microvm",
+            "machine": str(),
+            "digest": str(),
+            "kernel": {"sha256": str()},
+            "initramfs_sha256": str(),
+            "disk_sha256": str(),
+        }:
+            assert isinstance(description, dict)
+            return description
+    raise _unavailable(f"{path} describes no image for microVMs")
+
+
+def _promised(description: Mapping[str, Any], name: str) -> object:
+    return description["kernel"]["sha256"] if name == "kernel" else description[f"{name}_sha256"]
+
+
+def _open(path: Path) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        raise _unavailable(f"{path} of the image cannot be read: {error.strerror}") from error
+    status = os.fstat(descriptor)
+    fault = None
+    if not stat.S_ISREG(status.st_mode):
+        fault = "is no regular file"
+    elif os.geteuid() == 0 and not status.st_mode & stat.S_IROTH:
+        # A VMM is nobody on the host, and opens some of these files itself.
+        fault = "may not be read by everyone, and a VMM is nobody on the host"
+    if fault is not None:
+        os.close(descriptor)
+        raise _unavailable(f"{path} of the image {fault}")
+    return descriptor
+
+
+def _digest_of(descriptor: int, path: Path) -> str:
+    try:
+        with open(descriptor, "rb", closefd=False) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unavailable(f"{path} of the image cannot be read: {error.strerror}") from error

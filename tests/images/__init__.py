@@ -1,0 +1,1 @@
+"""Building what microVMs start from."""

@@ -1,0 +1,1 @@
+"""The microVM tier's own parts."""
