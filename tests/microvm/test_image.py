@@ -12,6 +12,8 @@ from tests.microvm.kit import write_image
 from stockade.executor.microvm.image import VARIABLE, find_image, image_store, open_image
 from stockade.port import Unavailable
 
+pytestmark = pytest.mark.plain_user
+
 
 def refusal(folder: Path) -> str:
     """What is said; it always ends with what to do next, and no file is left open."""
@@ -91,6 +93,25 @@ def test_a_file_that_a_vmm_could_not_read(tmp_path: Path) -> None:
     folder = write_image(tmp_path / "i")
     (folder / "kernel").chmod(0o600)
     assert "may not be read by everyone" in refusal(folder)
+
+
+def test_a_plain_users_vmm_cannot_change_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It has the user's id, and a descriptor can be opened anew."""
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    before = descriptors()
+    image = open_image(write_image(tmp_path / "i"))
+    assert os.pread(image.disk, 100, 0) == b"a disk"
+    for descriptor in (image.kernel, image.initramfs, image.disk):
+        anew = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+        with pytest.raises(PermissionError):
+            os.write(anew, b"x")
+        os.close(anew)
+    image.close()
+    assert descriptors() == before
+    (tmp_path / "i/disk").write_bytes(b"another")
+    assert "it was changed" in refusal(tmp_path / "i")
 
 
 def test_another_architecture(tmp_path: Path) -> None:

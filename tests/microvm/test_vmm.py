@@ -5,40 +5,26 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from tests.contract.kit import descendants, descriptors, until
-from tests.microvm.kit import fake_qemu, image_in, small_machine, vmm_of
+from tests.microvm.kit import fake_qemu, vmm_of
 
 from stockade.executor.microvm import qemu, vmm
+from stockade.executor.microvm.jail import Jail
 from stockade.executor.microvm.qemu import QemuVmm
 from stockade.executor.microvm.snapshot import Template, TemplateDamaged
-from stockade.executor.microvm.vmm import Guest, Machine, abandon
+from stockade.executor.microvm.vmm import Accelerator, Guest, Machine, abandon
 from stockade.executor.supervised import readable
 from stockade.port import MIB, Unavailable
 
-pytestmark = pytest.mark.tier("namespace")
+pytestmark = [pytest.mark.tier("namespace"), pytest.mark.plain_user]
 
 Fake = Callable[[str], QemuVmm]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The executor's."""
-    made = tmp_path / "state"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    """For fakes, which do not look at it."""
-    image = image_in(tmp_path / "image")
-    yield small_machine(image)
-    image.close()
 
 
 @pytest_asyncio.fixture
@@ -60,7 +46,7 @@ async def fake(
 
 async def answer_of(guest: Guest) -> bytes:
     """What the fake says after it was sent on."""
-    guest.send_on()
+    guest.send_on(1 << 20, 100)
     async with asyncio.timeout(20):
         await readable(guest.from_guest)
     return os.read(guest.from_guest, 1000)
@@ -80,13 +66,63 @@ async def test_from_boot_to_copies(fake: Fake, machine: Machine, folder: Path) -
         guest = await template.start(f"m{number}", (), ())
         answer = await answer_of(guest)
         assert answer[:3] == b"GO."
-        assert len(answer) == 2 + 41
+        assert len(answer) == 2 + 57
         seeds.add(answer[3:35])
-        said = int.from_bytes(answer[35:], "big")
+        said = int.from_bytes(answer[35:43], "big")
+        assert answer[43:] == (1 << 20).to_bytes(8, "big") + (100).to_bytes(8, "big")
         assert abs(said - time.time_ns()) < 60e9
         await abandon(guest)
     assert len(seeds) == 3
     template.remove()
+
+
+async def test_what_it_is_told(fake: Fake, machine: Machine, folder: Path) -> None:
+    """What the boundary rests on; and a copy's RAM is its own."""
+    template = Template(fake("good"), machine, folder / "t1")
+    cold = await template.start("m1", (), ())
+    booted = arguments_of(cold)
+    await abandon(cold)
+    await template.save(())
+    copy = await template.start("m2", (), ())
+    copied = arguments_of(copy)
+    await abandon(copy)
+    template.remove()
+    for told in (booted, copied):
+        assert {"-nodefaults", "-no-user-config", "-no-reboot"} <= set(told)
+        assert told[told.index("-sandbox") + 1].count("=deny") == 4
+        assert not {"-netdev", "-nic", "-net", "-usb", "-virtfs"} & set(told)
+        devices = [told[at + 1].split(",")[0] for at, word in enumerate(told) if word == "-device"]
+        assert devices == ["virtio-blk-pci", "virtio-serial-pci", "virtserialport", "vmgenid"]
+        assert "read-only=on" in told[told.index("-drive") + 1]
+    assert "share=on" in booted[booted.index("-object") + 1]
+    assert "share=off" in copied[copied.index("-object") + 1]
+    assert booted[booted.index("-append") + 1].endswith(" -- machine 1048576 0 json")
+    assert "-kernel" not in copied
+
+
+def arguments_of(guest: Guest) -> list[str]:
+    """The VMM's, as its supervisor was told them."""
+    words = Path(f"/proc/{guest._process.pid}/cmdline").read_text().split("\0")
+    return words[words.index("--") + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("release", "reason"),
+    [((7, 2), "needs QEMU 8.2 or later"), ((8, 2), "/nothing/kvm: No such file or directory")],
+)
+async def test_kvm_that_cannot_be_had(
+    fake: Fake,
+    machine: Machine,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    release: tuple[int, int],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(qemu, "_KVM_DEVICE", Path("/nothing/kvm"))
+    found = replace(fake("good")._qemu, release=release)
+    template = Template(QemuVmm(found, Jail(folder, None), Accelerator.KVM), machine, folder / "t1")
+    with pytest.raises(Unavailable, match=reason):
+        await template.save(())
 
 
 async def test_no_copy_can_change_what_the_next_one_starts_from(

@@ -43,6 +43,7 @@ SPAN: Final = 6
 _LAST: Final = 1
 _BRISK: Final = 2
 _CEILINGS: Final = 4
+_REHEARSAL: Final = 8
 STOP_SECONDS: Final = 0.5
 """How long the agent may take to end a program before the whole sandbox is killed."""
 _CPU_CHECK_SECONDS: Final = 0.05
@@ -57,7 +58,8 @@ class ProgramExecution:
     """One program in one sandbox: a :class:`~stockade.port.RunningExecution`.
 
     ``single``: the sandbox serves this execution alone and is destroyed at its end. The
-    record is made when nothing of the execution lives.
+    record is made when nothing of the execution lives. ``rehearsal``: it is nobody's, and
+    another comes after it as if it had not been.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class ProgramExecution:
         waited: float,
         stdin: StandardInput,
         on_output: OutputSink | None,
+        rehearsal: bool = False,
     ) -> None:
         self._sandbox = sandbox
         self._link = sandbox.link
@@ -77,6 +80,7 @@ class ProgramExecution:
         self._limits = limits
         self._inner = sandbox.boundary.inner_ceilings(limits)
         self._single = single
+        self._rehearsal = rehearsal
         self._stdin = stdin
         self._on_output = on_output
         self._loop = asyncio.get_running_loop()
@@ -267,6 +271,8 @@ class ProgramExecution:
         flags = (_LAST if last else 0) | (
             _BRISK if last and self._sandbox.boundary.stops_whole else 0
         )
+        if self._rehearsal:
+            flags = _BRISK | _REHEARSAL
         ceilings = b""
         if self._inner is not None:
             flags |= _CEILINGS

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from stockade.executor.affinity import CpuRotation
 from stockade.executor.cgroups import CgroupError, CgroupTree, GuestCeilings, GuestCgroup
@@ -34,10 +34,6 @@ class Guest(ProcessTree, Protocol):
 
     async def ready(self) -> None:
         """Wait until the agent is to be sent on. Raises :class:`Unavailable`."""
-        ...
-
-    def send_on(self) -> None:
-        """Let the agent say HELLO."""
         ...
 
     async def last_words(self) -> str:
@@ -96,6 +92,13 @@ class SnapshotTier(Generic[T]):
     ) -> SupervisedBoundary:
         raise NotImplementedError
 
+    def _send_on(self, guest: Any, profile: Profile) -> None:
+        """Let the agent say HELLO."""
+        raise NotImplementedError
+
+    async def _warm(self, _sandbox: Sandbox) -> None:
+        """Let a copy do once what its call will do. Raises Unavailable or SandboxLost."""
+
     def _faults(self, receipt: Mapping[str, object], cpus: int | None) -> list[str]:
         """What the receipt lacks, a sentence each. ``cpus``: how many it may see; None: any."""
         raise NotImplementedError
@@ -147,7 +150,7 @@ class SnapshotTier(Generic[T]):
             cgroup.close_fds()
             if not template.saved:
                 await guest.ready()
-            guest.send_on()
+            self._send_on(guest, profile)
             link = Link(asyncio.get_running_loop(), guest.from_guest, guest.to_guest)
             guest.from_guest = guest.to_guest = -1
             await self._check_receipt(link, guest, len(cpus) or None)
@@ -159,7 +162,15 @@ class SnapshotTier(Generic[T]):
         except BaseException:
             await asyncio.shield(abandon(boundary, link))
             raise
-        return Sandbox(profile, boundary, link)
+        sandbox = Sandbox(profile, boundary, link)
+        if template.saved:
+            try:
+                await self._warm(sandbox)
+            except BaseException:
+                await asyncio.shield(sandbox.destroy())
+                raise
+            boundary.count_from_here()
+        return sandbox
 
     async def _check_receipt(self, link: Link, guest: Guest, cpus: int | None) -> None:
         try:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from uuid import UUID
 
 from stockade.executor.namespace.image import Copy, guest_copies, native_folder
 from stockade.images.apt import Archive, Package, check_names, find_cached, open_archive
@@ -166,13 +167,14 @@ def _base(
         unpack((files[package] for package in plan.resolved.root), fresh)
         tell("compiling what Python imports")
         furnish(fresh, triplet)
+        os.sync()  # a machine that goes down must not leave it half empty under its name
         fresh.rename(base)
     return base
 
 
 def _make_disk(tools: Unpacked, tree: Path, disk: Path) -> None:
     """The same bytes for the same tree: no times, owners, labels or chance."""
-    stated = ("-T0", "--all-time", "-Uclear", "--all-root", "-x-1", "--workers=1", "--quiet")
+    stated = ("-T0", f"-U{UUID(int=0)}", "--all-root", "-x-1")
     command = [*tools.command("usr/bin/mkfs.erofs"), *stated, str(disk), str(tree)]
     run(command, seconds=_MAKING_SECONDS)
 

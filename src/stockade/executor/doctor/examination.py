@@ -18,7 +18,13 @@ from stockade.port import Enforcement, Tier
 from stockade.port.policy import STRENGTH
 
 _OWN_DIRECTORY = re.compile(r"/stockade-\d+-\d+\b")
-_BUILT = ("stockade-launch", "stockade-supervise", "stockade-agent", "libstockade.so")
+_BUILT = (
+    "stockade-launch",
+    "stockade-supervise",
+    "stockade-agent",
+    "stockade-init",
+    "libstockade.so",
+)
 _NODE = ("/usr/local/bin/node", "/usr/bin/node")
 
 

@@ -30,8 +30,8 @@ def make_root(root: Path, image: HostImage) -> list[Bind]:
         (root / name).mkdir(parents=True)
     for name, text in USERS.items():
         (root / "etc" / name).write_text(text, encoding="ascii")
-    for name, target in LINKS.items():
-        (root / name).symlink_to(target)
+    for name, leads_to in LINKS.items():
+        (root / name).symlink_to(leads_to)
     mounts = []
     for bind in image.binds:
         target = root / bind.target.lstrip("/")

@@ -7,7 +7,7 @@ from typing import Final
 from stockade.executor.cgroups import CgroupTree, GuestCeilings, GuestCgroup
 from stockade.executor.gvisor.bundle import make_root
 from stockade.executor.gvisor.receipt import faults
-from stockade.executor.gvisor.runtime import Runtime
+from stockade.executor.gvisor.runtime import Guest, Runtime
 from stockade.executor.gvisor.snapshot import Template
 from stockade.executor.namespace.image import HostImage
 from stockade.executor.owners import make_readable
@@ -109,6 +109,9 @@ class GvisorTier(SnapshotTier[Template]):
         return GvisorBoundary(
             Tier.GVISOR, self._image.digest, self.enforcement, cgroup, ceilings, PARKED_BYTES
         )
+
+    def _send_on(self, guest: Guest, profile: Profile) -> None:
+        guest.send_on()
 
     def _faults(self, receipt: Mapping[str, object], cpus: int | None) -> list[str]:
         return faults(receipt, cpus)

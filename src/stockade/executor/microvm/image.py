@@ -1,5 +1,6 @@
 """A built image: the kernel, the initramfs and the disk of a guest, checked by their digests."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +17,9 @@ VARIABLE: Final = "STOCKADE_IMAGES"
 FORMAT: Final = 1
 _FILES: Final = ("kernel", "initramfs", "disk")
 _LARGEST_DESCRIPTION: Final = 4 << 20
+_PIECE: Final = 1 << 30
+SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+"""Of a file in memory that is never to change again: memfd_create(2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ def open_image(folder: Path) -> Image:
         digests = {}
         for name in _FILES:
             opened[name] = _open(folder / name)
+            if os.geteuid() != 0:
+                opened[name] = _seal(opened[name], folder / name)
             digests[name] = _digest_of(opened[name], folder / name)
             if digests[name] != _promised(description, name):
                 raise _unavailable(f"{folder / name} is not what image.json says: it was changed")
@@ -145,9 +151,33 @@ def _open(path: Path) -> int:
     return descriptor
 
 
+def _seal(descriptor: int, path: Path) -> int:
+    """A copy in memory that nobody can change, in place of a file.
+
+    A plain user's VMM has that user's id: taken over by its guest, it could open the file anew
+    for writing, and change what the next guest boots from.
+    """
+    copy = -1
+    try:
+        copy = os.memfd_create("stockade-image", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        while os.sendfile(copy, descriptor, None, _PIECE):
+            pass
+        fcntl.fcntl(copy, fcntl.F_ADD_SEALS, SEALS)
+        # QEMU takes a descriptor for reading only if it can do nothing else.
+        sealed = os.open(f"/proc/self/fd/{copy}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unavailable(f"{path} of the image cannot be read: {error.strerror}") from error
+    finally:
+        if copy >= 0:
+            os.close(copy)
+    os.close(descriptor)
+    return sealed
+
+
 def _digest_of(descriptor: int, path: Path) -> str:
     try:
         with open(descriptor, "rb", closefd=False) as file:
+            file.seek(0)
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise _unavailable(f"{path} of the image cannot be read: {error.strerror}") from error

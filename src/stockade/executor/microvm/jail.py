@@ -6,9 +6,7 @@ alone that the VMM itself is made of; a cgroup's ceiling on its memory and its C
 """
 
 import os
-import socket
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,11 +14,6 @@ from typing import Final, TypeVar
 from stockade.executor.microvm.vmm import Guest
 from stockade.executor.owners import Owners
 from stockade.executor.supervised import Supervisor
-from stockade.port import Unavailable
-
-WIRE: Final = 0
-CONTROL: Final = 1
-"""Numbers of the VMM's descriptors: it has its end of both in place of streams."""
 
 # What programs of the host are started with, beside themselves.
 _LIBRARIES: Final = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
@@ -59,7 +52,7 @@ G = TypeVar("G", bound=Guest)
 
 
 class Jail:
-    """Where an executor's VMMs are kept, each in one of its own."""
+    """Where an executor's VMMs are kept, each in one of its own. All that is writable is ``/tmp``."""
 
     def __init__(self, folder: Path, owners: Owners | None) -> None:
         """``folder``: the executor's. ``owners``: none for a plain user."""
@@ -74,39 +67,28 @@ class Jail:
         kind: type[G],
         name: str,
         program: Program,
-        arguments: Callable[[int], Sequence[str]],
+        arguments: Sequence[str],
         *,
+        stdin: int,
+        stdout: int,
         descriptors: Sequence[int],
         doors: Sequence[int],
         cpus: Sequence[int],
-    ) -> tuple[G, socket.socket]:
-        """Start a VMM; return its guest and the host's end of ``CONTROL``. Raises Unavailable.
+    ) -> G:
+        """Start a VMM. Raises Unavailable.
 
-        ``arguments`` are asked for with the number of the console's descriptor.
-        ``descriptors``: what it inherits beside its three sockets, by the same numbers.
+        ``descriptors``: what it inherits beside its streams, by the same numbers.
         """
-        with ExitStack() as ours, ExitStack() as theirs:
-            try:
-                pairs = [socket.socketpair() for _ in range(3)]
-            except OSError as error:
-                raise Unavailable(f"{kind.program} cannot be started: {error}") from error
-            for mine, its in pairs:
-                ours.enter_context(mine)
-                theirs.enter_context(its)
-            (wire, its_wire), (control, its_control), (console, its_console) = pairs
-            guest = await self._supervisor.start(
-                kind,
-                name,
-                [*program.command, *arguments(its_console.fileno())],
-                stdin=its_wire.fileno(),
-                stdout=its_control.fileno(),
-                pass_fds=(its_console.fileno(), *descriptors),
-                doors=doors,
-                cpus=cpus,
-                seen=program.seen,
-                rights=False,
-                environment={},
-            )
-            guest.attach(wire, console)
-            ours.pop_all()
-        return guest, control
+        return await self._supervisor.start(
+            kind,
+            name,
+            [*program.command, *arguments],
+            stdin=stdin,
+            stdout=stdout,
+            pass_fds=descriptors,
+            doors=doors,
+            cpus=cpus,
+            seen=program.seen,
+            rights=False,
+            environment={},
+        )

@@ -9,14 +9,16 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from stockade.executor.asking import ask_version, find_program, first_line
 from stockade.executor.microvm.channel import Channel, CommandFailed, ControlBroken
-from stockade.executor.microvm.jail import CONTROL, WIRE, Jail, Program, program_of
+from stockade.executor.microvm.jail import Jail, Program, program_of
 from stockade.executor.microvm.vmm import Accelerator, Guest, Machine, StateRefused, abandon
 from stockade.port import MIB, Unavailable
 
@@ -39,6 +41,10 @@ _LONGEST_COMMAND_LINE: Final = 2047
 """COMMAND_LINE_SIZE of x86, but for its end."""
 _DISK_SET: Final = 1
 _KVM_SET: Final = 2
+
+_WIRE: Final = 0
+_CONTROL: Final = 1
+"""Numbers of its descriptors: it has its end of both in place of streams."""
 
 # quiet: the console is a serial port, and slow. panic, reboot: a kernel that dies ends its
 # machine (-no-reboot). nowatchdog and rcupdate: a machine that stood still for minutes, and is
@@ -210,6 +216,9 @@ class QemuVmm:
         cpus: Sequence[int],
     ) -> QemuGuest:
         """From a pipe that holds the state. Nothing is booted: no kernel is loaded."""
+        if not state:
+            # QEMU would wait: an empty pipe that ends is nothing to read.
+            raise StateRefused("a machine's state of no bytes")
         state_from, state_to = os.pipe()
         feeding = asyncio.create_task(_feed(state_to, state))
         try:
@@ -277,21 +286,52 @@ class QemuVmm:
         if kvm >= 0:
             descriptors = (*descriptors, kvm)
         try:
-            guest, control = await self._jail.start(
-                QemuGuest,
+            return await self._start_with_sockets(
                 name,
-                self._qemu.program,
                 lambda console: [
                     *_arguments(machine, ram, console, kvm, shares=shares),
                     *arguments,
                 ],
-                descriptors=(machine.image.disk, ram, *descriptors),
-                doors=doors,
-                cpus=cpus,
+                (machine.image.disk, ram, *descriptors),
+                doors,
+                cpus,
             )
         finally:
             if kvm >= 0:
                 os.close(kvm)
+
+    async def _start_with_sockets(
+        self,
+        name: str,
+        arguments: Callable[[int], Sequence[str]],
+        descriptors: Sequence[int],
+        doors: Sequence[int],
+        cpus: Sequence[int],
+    ) -> QemuGuest:
+        """``arguments`` are asked for with the number of the console's descriptor."""
+        with ExitStack() as ours, ExitStack() as theirs:
+            try:
+                pairs = [socket.socketpair() for _ in range(3)]
+            except OSError as error:
+                raise Unavailable(f"QEMU cannot be started: {error}") from error
+            for mine, its in pairs:
+                ours.enter_context(mine)
+                theirs.enter_context(its)
+            (wire, its_wire), (control, its_control), (console, its_console) = pairs
+            guest = await self._jail.start(
+                QemuGuest,
+                name,
+                self._qemu.program,
+                arguments(its_console.fileno()),
+                stdin=its_wire.fileno(),
+                stdout=its_control.fileno(),
+                descriptors=(its_console.fileno(), *descriptors),
+                doors=doors,
+                cpus=cpus,
+            )
+            ours.pop_all()
+        guest.attach_wire(wire)
+        guest.attach_console(console)
         guest.channel = Channel(control)
         return guest
 
@@ -332,12 +372,12 @@ def _arguments(machine: Machine, ram: int, console: int, kvm: int, *, shares: bo
         *("-drive", f"file=/dev/fdset/{_DISK_SET},format=raw,if=none,id=root,read-only=on"),
         *("-device", "virtio-blk-pci,drive=root"),
         *("-device", "virtio-serial-pci,max_ports=2"),
-        *("-chardev", f"socket,id=wire,fd={WIRE}"),
+        *("-chardev", f"socket,id=wire,fd={_WIRE}"),
         *("-device", "virtserialport,chardev=wire,name=wire"),
         # By which a copy's kernel learns that it is one, and takes new random numbers.
         *("-device", "vmgenid,guid=auto"),
         *("-chardev", f"socket,id=console,fd={console}", "-serial", "chardev:console"),
-        *("-chardev", f"socket,id=control,fd={CONTROL}", "-mon", "chardev=control,mode=control"),
+        *("-chardev", f"socket,id=control,fd={_CONTROL}", "-mon", "chardev=control,mode=control"),
     ]
 
 

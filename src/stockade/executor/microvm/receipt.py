@@ -44,6 +44,8 @@ def faults(receipt: Mapping[str, object], cpus: int | None) -> list[str]:
     expect("a connection out", words.get("connect"), "ENETUNREACH", "EHOSTUNREACH")
     expect("a write to the image", words.get("write"), "EROFS", "EACCES")
     expect("reading the agent's memory", words.get("agent_memory"), "EACCES", "ENOENT")
+    expect("block devices", words.get("blocks"), "vda ro\n")
+    expect("controllers", words.get("controllers"), "cpu memory pids")
     if words.get("kernel") in (os.uname().release, "", None):
         expectations.faults.append(f"kernel is {words.get('kernel')!r}, the host's own")
     if cpus is not None:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from stockade.executor.microvm.image import SEALS
 from stockade.executor.microvm.vmm import Guest, Machine, StateRefused, Vmm, abandon
 from stockade.port import Unavailable
 
 FORMAT: Final = 1
 _LARGEST_DESCRIPTION: Final = 1 << 20
-_SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _SEAL_TRIES: Final = 50
 
 
@@ -186,7 +186,7 @@ async def _seal(ram: int) -> None:
     """Let nobody write to it, its owner included. Its last writer has ended."""
     for _ in range(_SEAL_TRIES):
         try:
-            fcntl.fcntl(ram, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(ram, fcntl.F_ADD_SEALS, SEALS)
             return
         except OSError as error:
             if error.errno != errno.EBUSY:

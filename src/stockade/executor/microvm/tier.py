@@ -7,19 +7,31 @@ from typing import Final
 
 from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.cgroups import CgroupTree, GuestCeilings, GuestCgroup
+from stockade.executor.execution import ProgramExecution
 from stockade.executor.microvm.image import Image
 from stockade.executor.microvm.receipt import faults
 from stockade.executor.microvm.snapshot import Template
-from stockade.executor.microvm.vmm import VMM_BYTES, Accelerator, Machine, Vmm
+from stockade.executor.microvm.vmm import VMM_BYTES, Accelerator, Guest, Machine, Vmm
 from stockade.executor.proof import KEPT_BY_THE_EXECUTOR
-from stockade.executor.sandbox import Profile
+from stockade.executor.sandbox import Profile, Sandbox
 from stockade.executor.snapshot_tier import SnapshotTier
 from stockade.executor.state import StateFolder
 from stockade.executor.supervised_boundary import NO_CEILING, SupervisedBoundary
-from stockade.port import MIB, Enforcement, Limits, Tier
+from stockade.port import (
+    MIB,
+    Enforcement,
+    ExecutionRequest,
+    Limits,
+    PythonSource,
+    Tier,
+    Unavailable,
+)
 
 PARKED_BYTES: Final = 40 * MIB
 """What a parked sandbox holds of the host's memory, where no cgroup counts it."""
+_REHEARSAL: Final = "import sys; print(1); print(2, file=sys.stderr)"
+_BOOT_DISK_BYTES: Final = 16 * MIB
+"""Of a template's scratch mount; each copy is given its own size."""
 
 
 class MicrovmBoundary(SupervisedBoundary):
@@ -91,15 +103,15 @@ class MicrovmTier(SnapshotTier[Template]):
         self._image.close()
 
     def _fixed(self, profile: Profile) -> Profile:
-        return profile
+        return replace(profile, disk_bytes=0, inodes=0)
 
     async def _make_template(self, profile: Profile) -> Template:
         machine = Machine(
             image=self._image,
             memory_bytes=profile.machine_bytes,
             cpus=math.ceil(profile.cpus),
-            disk_bytes=profile.disk_bytes,
-            inodes=profile.inodes,
+            disk_bytes=_BOOT_DISK_BYTES,
+            inodes=0,
             modules=self._modules,
         )
         template = Template(self._vmm, machine, self._state.path / f"t{next(self._numbers)}")
@@ -126,6 +138,25 @@ class MicrovmTier(SnapshotTier[Template]):
             PARKED_BYTES,
             counts_processes=True,
         )
+
+    def _send_on(self, guest: Guest, profile: Profile) -> None:
+        guest.send_on(profile.disk_bytes, profile.inodes)
+
+    async def _warm(self, sandbox: Sandbox) -> None:
+        """Neither a page nor, in emulation, a translation of its code is a copy's own yet."""
+        rehearsal = ProgramExecution(
+            sandbox,
+            ExecutionRequest(PythonSource(_REHEARSAL)),
+            Limits(),
+            single=False,
+            waited=0.0,
+            stdin=b"",
+            on_output=None,
+            rehearsal=True,
+        )
+        record = await rehearsal.wait()
+        if not record.ok:
+            raise Unavailable(f"a throw-away program ended as {record.outcome}: {record.detail}")
 
     def _faults(self, receipt: Mapping[str, object], cpus: int | None) -> list[str]:
         return faults(receipt, cpus)

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,11 +76,14 @@ class Guest(Supervised):
     from_guest = to_guest = -1
     _console: "Console | None" = None
 
-    def attach(self, wire: socket.socket, console: socket.socket) -> None:
-        """Take over the host's ends."""
+    def attach_wire(self, wire: socket.socket) -> None:
+        """Take over the host's end."""
         wire.setblocking(False)
         self.from_guest = wire.detach()
         self.to_guest = os.dup(self.from_guest)
+
+    def attach_console(self, console: socket.socket) -> None:
+        """Take over the host's end."""
         self._console = Console(console)
 
     @property
@@ -122,14 +126,15 @@ class Guest(Supervised):
             reason = "; ".join(part for part in words if part) or "it ended without a word"
             raise Unavailable(f"the microVM did not start: {reason}")
 
-    def send_on(self) -> None:
-        """Let the agent say HELLO: with a seed of its own, and the time that it is.
+    def send_on(self, disk_bytes: int, inodes: int) -> None:
+        """Let the agent say HELLO: with a seed, the time that it is and a size of its scratch mount.
 
         A copy has the random numbers and the clock of its template until then.
         """
         now = time.time_ns().to_bytes(8, "big")
+        sizes = struct.pack("!QQ", disk_bytes, inodes)
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # its end is heard on the wire
-            os.write(self.to_guest, READY + os.urandom(SEED_BYTES) + now)
+            os.write(self.to_guest, READY + os.urandom(SEED_BYTES) + now + sizes)
 
     def kill(self) -> None:
         """At once, and its supervisor ends after it."""

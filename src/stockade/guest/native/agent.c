@@ -79,6 +79,7 @@ enum {
     FLAG_LAST = 1,
     FLAG_BRISK = 2,
     FLAG_CEILINGS = 4,
+    FLAG_REHEARSAL = 8, /* nobody's: what it touches, the next need not touch first */
     /* Channels of a program, from its first. */
     CONTROL = 0,
     INPUT,
@@ -107,7 +108,7 @@ struct output {
 };
 
 static struct {
-    bool active, last, brisk, exited, drained;
+    bool active, last, brisk, rehearsal, exited, drained;
     bool taken; /* the terminal, by the program: before that a key would signal nobody */
     pid_t pid;
     uint16_t control;
@@ -135,6 +136,7 @@ struct transfer {
 static bool ending;
 static struct transfer transfers[MOST_TRANSFERS];
 static struct parked parked;
+static struct parked spare; /* for the program after a rehearsal; of a machine's copies */
 static int doors;
 static int own_process; /* /proc/self, which a kernel of its own is told to hide */
 static bool privileged; /* the agent has rights left, which the program's process must not */
@@ -192,6 +194,34 @@ static void await_parked(void)
         return;
     text[length < 0 ? 0 : length] = '\0';
     wire_die(*text ? text : "the program's process did not start");
+}
+
+static void close_parked(struct parked *each)
+{
+    close(each->specification);
+    close(each->status);
+    close(each->input);
+    close(each->output);
+    close(each->error);
+    close(each->result);
+    memset(each, 0, sizeof *each);
+}
+
+/* Property: beside a program that is somebody's there is no process that waits for another. */
+static void drop_spare(void)
+{
+    kill(spare.pid, SIGKILL);
+    waitpid(spare.pid, NULL, 0);
+    close_parked(&spare);
+}
+
+/* The one that waited beside it takes its place. */
+static void end_rehearsal(void)
+{
+    kill(program.pid, SIGKILL);
+    waitpid(program.pid, NULL, 0);
+    parked = spare;
+    memset(&spare, 0, sizeof spare);
 }
 
 static void end_feed(struct feed *feed)
@@ -332,6 +362,9 @@ static void start_program(uint16_t channel, const uint8_t *arguments, uint32_t l
     program.active = true;
     program.last = arguments[0] & FLAG_LAST;
     program.brisk = arguments[0] & FLAG_BRISK;
+    program.rehearsal = arguments[0] & FLAG_REHEARSAL && spare.pid;
+    if (spare.pid && !program.rehearsal)
+        drop_spare();
     program.pid = parked.pid;
     program.control = channel;
     program.status = parked.status;
@@ -519,7 +552,10 @@ static void report_end(void)
     wire_flush();
     if (program.last)
         wire_end(0);
-    park_next(NULL);
+    if (program.rehearsal)
+        end_rehearsal();
+    else
+        park_next(NULL);
 }
 
 static bool outputs_ended(void)
@@ -565,8 +601,8 @@ static unsigned kill_others(void)
 {
     unsigned count = 0;
 
-    if (kill(-1, SIGKILL) < 0)
-        return 0;
+    if (program.rehearsal || kill(-1, SIGKILL) < 0)
+        return 0; /* a rehearsal is the executor's own, and leaves nothing */
     while (waitpid(-1, NULL, 0) > 0)
         count++;
     return count;
@@ -616,7 +652,8 @@ static void finish(void)
  */
 static bool end_at_word(int code)
 {
-    if (!program.brisk || count_entries("/proc") != 2) /* the agent and the program */
+    if (!program.brisk || 
+        count_entries("/proc") != 2 + (spare.pid != 0)) /* the agent and the program */
         return false;
     for (int i = 0; i < 3; i++) {
         while (read_output(&program.outputs[i]))
@@ -676,13 +713,9 @@ static void reap(void)
     for (pid_t pid; (pid = wait4(-1, &status, WNOHANG | WUNTRACED, &usage)) > 0;) {
         if (pid == parked.pid && !WIFSTOPPED(status)) {
             /* Killed for the memory ceiling, say; the next is made when it is needed. */
-            close(parked.specification);
-            close(parked.status);
-            close(parked.input);
-            close(parked.output);
-            close(parked.error);
-            close(parked.result);
-            memset(&parked, 0, sizeof parked);
+            close_parked(&parked);
+        } else if (pid == spare.pid && !WIFSTOPPED(status)) {
+            close_parked(&spare);
         } else if (program.active && pid == program.pid) {
             if (WIFSTOPPED(status)) {
                 look_at_exit();
@@ -1292,6 +1325,23 @@ static void go_on_in_machine(void)
     privileged = false;
 }
 
+static void tell_copied(void)
+{
+    const char byte = COPIED;
+
+    if (write(parked.specification, &byte, 1) != 1)
+        wire_die("the program's process is gone");
+    await_parked();
+}
+
+static void swap_parked(void)
+{
+    const struct parked other = spare;
+
+    spare = parked;
+    parked = other;
+}
+
 /*
  * In a kernel of its own, as its first process and with its rights. Once the warm interpreter
  * waits, one byte says so. What is read next is the first that differs between two sandboxes
@@ -1302,7 +1352,8 @@ static void boot(int count, char **arguments, bool machine)
     const uint64_t bytes = strtoull(arguments[2], NULL, 10);
     const uint64_t inodes = strtoull(arguments[3], NULL, 10);
     const char *failed;
-    char byte = '.';
+    const char byte = '.';
+    char answer;
 
     take_wire_from_streams();
     if (machine)
@@ -1314,16 +1365,23 @@ static void boot(int count, char **arguments, bool machine)
         fail_set_up(failed);
     park_next(arguments + 4);
     await_parked();
+    if (machine) {
+        spare = parked;
+        park_next(arguments + 4);
+        await_parked();
+    }
     rehearse();
     if (machine)
         go_on_in_machine();
-    else if (write(WIRE_OUT, &byte, 1) != 1 || read(WIRE_IN, &byte, 1) != 1)
+    else if (write(WIRE_OUT, &byte, 1) != 1 || read(WIRE_IN, &answer, 1) != 1)
         _exit(0);
     rehearse();
-    byte = COPIED;
-    if (write(parked.specification, &byte, 1) != 1)
-        wire_die("the program's process is gone");
-    await_parked();
+    tell_copied();
+    if (machine) {
+        swap_parked();
+        tell_copied();
+        swap_parked();
+    }
 }
 
 int main(int count, char **arguments)

@@ -25,16 +25,32 @@ static const char *make_folder(const char *path, uid_t owner, mode_t mode)
     return NULL;
 }
 
+/* The root and two folders of our own must not count against the guest's ceiling. */
+static void write_scratch_options(char *options, size_t size, uint64_t bytes, uint64_t inodes)
+{
+    const int length = snprintf(options, size, "mode=755,size=%llu", (unsigned long long)bytes);
+
+    if (inodes)
+        snprintf(options + length, size - (size_t)length, ",nr_inodes=%llu",
+                 (unsigned long long)inodes + 3);
+}
+
+const char *confine_scratch_again(uint64_t bytes, uint64_t inodes)
+{
+    char options[128];
+
+    write_scratch_options(options, sizeof options, bytes, inodes);
+    MUST(mount(NULL, "/workspace", NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options),
+         "set the ceilings of the scratch mount");
+    return NULL;
+}
+
 const char *confine_scratch(uint64_t bytes, uint64_t inodes, uid_t owner)
 {
     const char *failed;
     char options[128];
-    int length = snprintf(options, sizeof options, "mode=755,size=%llu", (unsigned long long)bytes);
 
-    /* The root and two folders of our own must not count against the guest's ceiling. */
-    if (inodes)
-        snprintf(options + length, sizeof options - (size_t)length, ",nr_inodes=%llu",
-                 (unsigned long long)inodes + 3);
+    write_scratch_options(options, sizeof options, bytes, inodes);
     MUST(mount("scratch", "/run", "tmpfs", MS_NOSUID | MS_NODEV, options), "mount tmpfs");
     failed = make_folder("/run/workspace", owner, 0700);
     if (!failed)

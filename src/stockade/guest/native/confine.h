@@ -17,6 +17,9 @@
  */
 const char *confine_scratch(uint64_t bytes, uint64_t inodes, uid_t owner);
 
+/* Other ceilings for the same. */
+const char *confine_scratch_again(uint64_t bytes, uint64_t inodes);
+
 /* Property: no program that is executed ever gets a capability. Takes CAP_SETPCAP. */
 const char *confine_bounding_set(void);
 

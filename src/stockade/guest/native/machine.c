@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "confine.h"
 #include "park.h"
 
 #define MUST(call, step)                                                                           \
@@ -313,14 +314,25 @@ static const char *add_randomness(const uint8_t seed[SEED_BYTES])
     return NULL;
 }
 
-const char *machine_go_on(const uint8_t message[GO_AHEAD_BYTES])
+static uint64_t get_u64(const uint8_t *from)
 {
-    const uint8_t *const number = message + 1 + SEED_BYTES;
-    struct timespec time;
-    uint64_t nanoseconds = 0;
+    uint64_t number = 0;
 
     for (int i = 0; i < 8; i++)
-        nanoseconds = nanoseconds << 8 | number[i];
+        number = number << 8 | from[i];
+    return number;
+}
+
+/* The clock, the randomness and the scratch mount's ceilings: what a copy has for itself. */
+const char *machine_go_on(const uint8_t message[GO_AHEAD_BYTES])
+{
+    const uint8_t *const numbers = message + 1 + SEED_BYTES;
+    const uint64_t nanoseconds = get_u64(numbers);
+    const char *failed = confine_scratch_again(get_u64(numbers + 8), get_u64(numbers + 16));
+    struct timespec time;
+
+    if (failed)
+        return failed;
     time.tv_sec = (time_t)(nanoseconds / 1000000000);
     time.tv_nsec = (long)(nanoseconds % 1000000000);
     MUST(clock_settime(CLOCK_REALTIME, &time), "set the clock");

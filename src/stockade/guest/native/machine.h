@@ -14,7 +14,7 @@
 
 enum {
     SEED_BYTES = 32,
-    GO_AHEAD_BYTES = 1 + SEED_BYTES + 8, /* '.', the seed, the time: docs/wire.md */
+    GO_AHEAD_BYTES = 1 + SEED_BYTES + 3 * 8, /* '.', seed, time, bytes, inodes: docs/wire.md */
     MACHINE_DOORS = 1, /* a group of processes; its door is FIRST_DOOR: park.h */
 };
 
