@@ -20,6 +20,7 @@ from bench import (
     leftovers,
     machine,
     memory,
+    microvm,
     page,
     streams,
     throughput,
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         options.seconds, options.callers
     ),
     "gvisor-memory": lambda _: gvisor_memory.measure(),
+    "microvm": lambda options: microvm.measure(min(options.rounds, microvm.ROUNDS)),
     "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),
     "compatibility": lambda _: compatibility.measure(),
     # Last: from then on this process adopts orphans.

@@ -27,7 +27,7 @@ from stockade.port import (
     Unavailable,
 )
 
-PARKED_BYTES: Final = 40 * MIB
+PARKED_BYTES: Final = 50 * MIB
 """What a parked sandbox holds of the host's memory, where no cgroup counts it."""
 _REHEARSAL: Final = "import sys; print(1); print(2, file=sys.stderr)"
 _BOOT_DISK_BYTES: Final = 16 * MIB
@@ -36,6 +36,12 @@ _BOOT_DISK_BYTES: Final = 16 * MIB
 
 class MicrovmBoundary(SupervisedBoundary):
     """The walls of one sandbox: a machine monitor, in a pid namespace and cgroups of its own."""
+
+    def pause(self) -> None:
+        """It goes on: a machine that stood still has all its clock's ticks to catch up with."""
+
+    def resume(self) -> None:
+        """It was not paused."""
 
     def ceilings(self, limits: Limits) -> GuestCeilings:
         """The machine's RAM and its monitor's memory, which are fixed; the share of CPUs is not."""
