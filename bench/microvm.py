@@ -29,7 +29,7 @@ _SETTLE_SECONDS: Final = 1.0
 _WIDTH: Final = 2
 
 
-async def measure(rounds: int = ROUNDS) -> Report:
+async def measure(rounds: int = ROUNDS, boots: int = _COLD_BOOTS) -> Report:
     """Latency beside bare python3; template, copies and cold boot; memory of what is parked."""
     runs = "in emulation (QEMU's TCG)" if why_no_kvm() else "with KVM"
     entries: dict[str, Once] = {BARE.name: lambda: time_program(BARE)}
@@ -47,7 +47,7 @@ async def measure(rounds: int = ROUNDS) -> Report:
     if absent:
         costs = (absent_row(_WIDTH, absent[0].name, absent[0].reason),)
     else:
-        numbers = {**await _measure_copies(), **await _measure_boot()}
+        numbers = {**await _measure_copies(), **await _measure_boot(boots)}
         costs = tuple((what, _spell(what, number)) for what, number in numbers.items())
     return Report(
         "microvm",
@@ -112,13 +112,13 @@ async def _measure_copies() -> dict[str, float]:
     }
 
 
-async def _measure_boot() -> dict[str, float]:
+async def _measure_boot(boots: int) -> dict[str, float]:
     """A machine that is booted for one call, without a template."""
     times = []
     request = ExecutionRequest(PythonSource(SOURCE))
     async with _open(0, warm=False) as environment:
         await environment.run(request)  # the proof of the opening
-        for _ in range(_COLD_BOOTS):
+        for _ in range(boots):
             began = time.perf_counter()
             await environment.run(request)
             times.append(time.perf_counter() - began)

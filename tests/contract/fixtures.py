@@ -79,6 +79,7 @@ async def bare(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnviron
 
 @pytest.fixture
 def traits(request: pytest.FixtureRequest) -> Traits:
-    """Of the tier that the test runs in."""
+    """Of the tier that the test runs in. What the fake plays, it plays as fast as the host does."""
     parameters = request.node.callspec.params
-    return TRAITS[parameters.get("real") or parameters["bare"]]
+    tier = next(parameters[name] for name in ("port", "real", "bare") if name in parameters)
+    return TRAITS[tier or Tier.NAMESPACE]

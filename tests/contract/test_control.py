@@ -306,9 +306,10 @@ async def test_a_terminals_output_is_whole(real: ExecutionEnvironment) -> None:
     assert stdout_of(execution) == "".join(f"{n}\r\n" for n in range(1, 50_001))
 
 
-async def test_wall_clock_on_a_terminal(real: ExecutionEnvironment) -> None:
+async def test_wall_clock_on_a_terminal(real: ExecutionEnvironment, traits: Traits) -> None:
     execution = await real.run(
-        shell("echo a; trap '' HUP; exec sleep 60", terminal=SIZE), small(wall_seconds=0.3)
+        shell("echo a; trap '' HUP; exec sleep 60", terminal=SIZE),
+        small(wall_seconds=traits.seconds(0.3)),
     )
     assert (execution.outcome, execution.stdout.content) == (Outcome.WALL_CLOCK, b"a\r\n")
 

@@ -104,8 +104,7 @@ async def test_nothing_lives_when_the_record_is_made(
 async def test_the_check_would_notice(bare: ExecutionEnvironment, traits: Traits) -> None:
     """What lives is found: else the test above says nothing."""
     running = await bare.start(command("sleep", "60"))
-    # The boundary's own pid 1 and the program; in a kernel of its own, that one's processes.
-    assert len(living_below(traits)) >= traits.always_alive + 2
+    assert len(living_below(traits)) >= traits.always_alive + traits.alive_per_sandbox
     assert len(Watch(running).living()) >= 2
     await running.cancel()
     await running.wait()

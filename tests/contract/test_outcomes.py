@@ -136,9 +136,9 @@ async def test_wall_clock(real: ExecutionEnvironment, text: str) -> None:
     assert execution.limit.used >= 0.3
 
 
-async def test_wall_clock_of_a_scripted_program(port: Port) -> None:
+async def test_wall_clock_of_a_scripted_program(port: Port, traits: Traits) -> None:
     execution = await port(Scripted(delay=60, stdout=b"partial")).run(
-        shell("printf partial; exec sleep 60"), small(wall_seconds=0.3)
+        shell("printf partial; exec sleep 60"), small(wall_seconds=traits.seconds(0.3))
     )
     assert execution.outcome is Outcome.WALL_CLOCK
     assert execution.stdout.content == b"partial"
@@ -162,8 +162,10 @@ async def test_cpu_time_of_several_processes_together(real: ExecutionEnvironment
         assert execution.outcome in (Outcome.CPU_TIME, Outcome.WALL_CLOCK)
 
 
-async def test_sleeping_costs_no_cpu_time(real: ExecutionEnvironment) -> None:
-    execution = await real.run(command("sleep", "0.4"), small(cpu_seconds=0.3))
+async def test_sleeping_costs_no_cpu_time(real: ExecutionEnvironment, traits: Traits) -> None:
+    execution = await real.run(
+        command("sleep", str(traits.seconds(0.4))), small(cpu_seconds=traits.seconds(0.3))
+    )
     assert execution.ok, explain(execution)
 
 
@@ -187,7 +189,7 @@ async def test_memory_in_one_process(real: ExecutionEnvironment) -> None:
         assert b"MemoryError" in execution.stderr.content
 
 
-async def test_memory_in_several_processes(real: ExecutionEnvironment) -> None:
+async def test_memory_in_several_processes(real: ExecutionEnvironment, traits: Traits) -> None:
     """No process exceeds the ceiling; together they do."""
     text = (
         "import os, time\n"
@@ -199,7 +201,8 @@ async def test_memory_in_several_processes(real: ExecutionEnvironment) -> None:
         "for _ in range(5): os.wait()\n"
     )
     execution = await real.run(
-        source(text), small(memory_bytes=100 * MIB, disk_bytes=MIB, wall_seconds=3)
+        source(text),
+        small(memory_bytes=100 * MIB, disk_bytes=MIB, wall_seconds=traits.seconds(3)),
     )
     if enforced(execution, "memory_bytes"):
         assert_limit(execution, Outcome.MEMORY, "memory_bytes", 100 * MIB)
@@ -352,7 +355,7 @@ async def test_a_file_beyond_the_disk_is_refused_by_its_size(real: ExecutionEnvi
 
 async def test_too_many_files(real: ExecutionEnvironment, traits: Traits) -> None:
     text = "n = 0\nwhile True:\n    open(f'{n}', 'w').close()\n    n += 1"
-    execution = await real.run(source(text), small(inodes=50, wall_seconds=2))
+    execution = await real.run(source(text), small(inodes=50, wall_seconds=traits.seconds(2)))
     if not traits.counts_inodes:
         # The names are the kernel's memory: that ceiling, or the clock, ends it.
         assert execution.outcome in (Outcome.MEMORY, Outcome.WALL_CLOCK), explain(execution)

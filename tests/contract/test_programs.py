@@ -20,6 +20,7 @@ from stockade.port.fake import Call, Scripted, cat
 
 from .fixtures import Port
 from .kit import command, explain, script, shell, small, soon, source, stdout_of
+from .traits import Traits
 
 pytestmark = [pytest.mark.plain_user, pytest.mark.asyncio(loop_scope="module")]
 
@@ -327,9 +328,11 @@ async def test_artefacts_come_out_of_a_failed_program_too(port: Port) -> None:
     assert [artefact.data for artefact in execution.artefacts] == [b"why"]
 
 
-async def test_artefacts_come_out_after_the_wall_clock_too(real: ExecutionEnvironment) -> None:
+async def test_artefacts_come_out_after_the_wall_clock_too(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     request = shell("printf partial > log; exec sleep 60", artefacts=("log",))
-    execution = await real.run(request, small(wall_seconds=0.4))
+    execution = await real.run(request, small(wall_seconds=traits.seconds(0.4)))
     assert execution.outcome is Outcome.WALL_CLOCK
     assert [artefact.data for artefact in execution.artefacts] == [b"partial"]
 

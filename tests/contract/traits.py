@@ -15,6 +15,8 @@ class Traits:
 
     always_alive: int
     """Processes below an executor that holds no sandbox."""
+    alive_per_sandbox: int
+    """And for each that runs a program, at the least. A whole machine is one."""
     shows_guests: bool
     """Each process of a guest is one of the host's. In a kernel of its own it is none."""
     clears_away_later: bool
@@ -33,6 +35,12 @@ class Traits:
     """How many times as long a sandbox takes to be made, roughly."""
     next_start_seconds: float
     """How long a session's next program may wait for its interpreter, which counts."""
+    slowness: float
+    """How many times as long a program takes, at the worst: emulated, where there is no KVM."""
+
+    def seconds(self, seconds: float) -> float:
+        """A limit on time before which a program is to come to what it does then."""
+        return seconds * self.slowness
 
     def rounds(self, count: int) -> int:
         """How often to do what may fail now and then, within a time to be waited for."""
@@ -42,6 +50,7 @@ class Traits:
 TRAITS = {
     Tier.NAMESPACE: Traits(
         always_alive=2,  # the launcher and the warm interpreter
+        alive_per_sandbox=2,  # its first process and the program
         shows_guests=True,
         clears_away_later=False,
         memory_holds_the_kernel=False,
@@ -51,9 +60,11 @@ TRAITS = {
         clock_is_the_hosts=True,
         cost=1,
         next_start_seconds=0.1,
+        slowness=1.0,
     ),
     Tier.GVISOR: Traits(
         always_alive=0,
+        alive_per_sandbox=2,
         shows_guests=False,
         clears_away_later=True,
         memory_holds_the_kernel=True,
@@ -63,9 +74,11 @@ TRAITS = {
         clock_is_the_hosts=False,
         cost=5,
         next_start_seconds=1.5,
+        slowness=1.0,
     ),
     Tier.MICROVM: Traits(
         always_alive=0,
+        alive_per_sandbox=1,
         shows_guests=False,
         clears_away_later=True,
         memory_holds_the_kernel=False,
@@ -75,5 +88,6 @@ TRAITS = {
         clock_is_the_hosts=False,
         cost=10,
         next_start_seconds=3.0,
+        slowness=6.0,
     ),
 }

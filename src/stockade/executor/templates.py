@@ -79,15 +79,16 @@ class Templates(Generic[T]):
             self._remove_unless_used(profile)
 
     async def close(self) -> None:
-        """Stop making any. Their files are whoever's folder they are in."""
+        """Remove those that were made, and stop making others."""
         making = [kept.making for kept in self._kept.values()]
         for task in making:
             task.cancel()
         if making:
             await asyncio.wait(making)
         for task in making:
-            if not task.cancelled():
-                task.exception()  # whoever waited for it has heard of it, or is gone
+            # Of a failure whoever waited for it has heard, or is gone.
+            if not task.cancelled() and task.exception() is None:
+                task.result().remove()
         self._kept.clear()
 
     def _keep(self, profile: Profile) -> _Kept[T]:

@@ -9,10 +9,12 @@ from stockade.cli.attack import wire
 from stockade.cli.attack.drive import alone, cancelled, fetched, hurried, pair, unread
 from stockade.cli.attack.model import SMALL, Attack, Difference
 from stockade.executor.gvisor.tier import KERNEL_BYTES
-from stockade.port import MIB, Outcome, TerminalSize, Tier
+from stockade.port import MIB, Limits, Outcome, TerminalSize, Tier
+from stockade.port.policy import OWN_KERNEL
 
 _OK = frozenset({Outcome.OK})
 _CLOCK = frozenset({Outcome.WALL_CLOCK})
+_LITTLE_MEMORY = replace(SMALL, open_files=1024, memory_bytes=48 * MIB)
 _LINKS = (
     "absolute", "relative", "chained", "looped", "folder/passwd", "proc", "device", "sibling",
     "deep/up/real",
@@ -27,11 +29,22 @@ def _in_gvisor(why: str, **changes: object) -> dict[Tier, Difference]:
     return {Tier.GVISOR: Difference(why, changes)}
 
 
-def _with_its_kernel(memory_bytes: int) -> dict[Tier, Difference]:
-    return _in_gvisor(
-        f"one ceiling for the guest and gVisor's kernel, which is given {KERNEL_BYTES >> 20} MiB",
-        most=memory_bytes + KERNEL_BYTES,
-    )
+def _in_microvm(why: str, **changes: object) -> dict[Tier, Difference]:
+    return {Tier.MICROVM: Difference(why, changes)}
+
+
+def _of_memory(limits: Limits) -> dict[Tier, Difference]:
+    return {
+        **_in_gvisor(
+            "one ceiling for the guest and gVisor's kernel, which is given "
+            f"{KERNEL_BYTES >> 20} MiB",
+            most=limits.memory_bytes + KERNEL_BYTES,
+        ),
+        **_in_microvm(
+            "the guest's own kernel counts; it takes its time where software plays the machine",
+            limits=replace(limits, wall_seconds=60, cpu_seconds=55),
+        ),
+    }
 
 
 def _bytes(name: str) -> bytes:
@@ -59,7 +72,13 @@ _PROGRAMS: tuple[Attack, ...] = (
         frozenset({Outcome.CPU_TIME}), alone, "spin",
         limits=replace(SMALL, wall_seconds=3, cpu_seconds=0.5), limit="cpu_seconds", most=0.8,
         most_used=0.8, enforced="cpu_seconds",
-        differs=_in_gvisor("the host's clock counts, not that of gVisor's kernel", most=None),
+        differs={
+            **_in_gvisor("the host's clock counts, not that of gVisor's kernel", most=None),
+            **_in_microvm(
+                "the host's clock counts all that the machine does, its monitor's work as well",
+                limits=replace(SMALL, wall_seconds=20, cpu_seconds=4), most=4.3, most_used=4.3,
+            ),
+        },
     ),
     Attack(
         "sleep", (70,), "sleeps past its deadline", _CLOCK, alone, "sleep",
@@ -91,25 +110,25 @@ _PROGRAMS: tuple[Attack, ...] = (
         "memory-one-process", (67,), "one process fills memory",
         frozenset({Outcome.MEMORY}), alone, "memory_one_process",
         limit="memory_bytes", most=SMALL.memory_bytes, enforced="memory_bytes",
-        differs=_with_its_kernel(SMALL.memory_bytes),
+        differs=_of_memory(SMALL),
     ),
     Attack(
         "memory-many-processes", (67,), "eight processes fill memory, each below the ceiling",
         frozenset({Outcome.MEMORY}), alone, "memory_many_processes",
         limit="memory_bytes", most=SMALL.memory_bytes, enforced="memory_bytes",
-        differs=_with_its_kernel(SMALL.memory_bytes),
+        differs=_of_memory(SMALL),
     ),
     Attack(
         "memory-memfd", (67,), "fills files without a name",
         frozenset({Outcome.MEMORY}), alone, "memory_memfd",
         limit="memory_bytes", most=SMALL.memory_bytes, enforced="memory_bytes",
-        differs=_with_its_kernel(SMALL.memory_bytes),
+        differs=_of_memory(SMALL),
     ),
     Attack(
         "memory-kernel", (67,), "fills the buffers of sockets and pipes",
         frozenset({Outcome.MEMORY, Outcome.OK, Outcome.OPEN_FILES}), alone, "memory_kernel",
-        limits=replace(SMALL, open_files=1024, memory_bytes=48 * MIB), most=48 * MIB,
-        enforced="memory_bytes", differs=_with_its_kernel(48 * MIB),
+        limits=_LITTLE_MEMORY, most=_LITTLE_MEMORY.memory_bytes,
+        enforced="memory_bytes", differs=_of_memory(_LITTLE_MEMORY),
     ),
     Attack(
         "sysv-ipc", (19,), "makes shared memory, semaphores and queues that outlive it",
@@ -179,7 +198,10 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "limits-of-agent", (12,), "sets the agent's limits, and lifts its own",
         _OK, alone, "limits_of_agent", attempts=9,
-        differs=_in_gvisor("the host counts CPU time: there is no RLIMIT_CPU", attempts=8),
+        differs={
+            tier: Difference("the host counts CPU time: there is no RLIMIT_CPU", {"attempts": 8})
+            for tier in OWN_KERNEL
+        },
     ),
     Attack(
         "signal-host", (24,), "signals processes of the host by their numbers",
@@ -262,7 +284,10 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "set-id", (21, 22), "gains rights by set-id programs, capabilities or ids",
         _OK, alone, "set_id", attempts=18,
-        differs=_in_gvisor("ids are those of gVisor's kernel, none the host's", attempts=16),
+        differs={
+            **_in_gvisor("ids are those of gVisor's kernel, none the host's", attempts=16),
+            **_in_microvm("ids are those of the guest's kernel, none the host's", attempts=17),
+        },
     ),
     Attack(
         "core-dump", (7,), "crashes, for a core file or the host's handler",

@@ -12,6 +12,7 @@ from functools import partial
 
 from stockade.executor.cgroups import CgroupError
 from stockade.executor.doctor.report import TierStatus
+from stockade.executor.kvm import why_no_kvm
 from stockade.executor.local import open_local
 from stockade.port import (
     Enforcement,
@@ -91,10 +92,13 @@ async def try_tier(
             f"{execution.detail}" + (f"; it said: {said}" if said else ""),
         )
     detail = _BUILT_ON[tier]
+    emulated = tier is Tier.MICROVM and why_no_kvm() is not None
+    if emulated:
+        detail += ", in software emulation: no boundary, and only for who names the tier"
     if failure:
         detail += f"; but its end left something behind: {failure}"
     return Trial(
-        TierStatus(tier, True, detail, execution.timings.waited * 1000),
+        TierStatus(tier, True, detail, execution.timings.waited * 1000, emulated),
         execution.enforcement,
         words[1],
     )

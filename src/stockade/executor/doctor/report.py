@@ -19,6 +19,8 @@ class TierStatus:
     """One sentence: what it is built on, or the first thing that is missing."""
     start_ms: float | None = None
     """Milliseconds from the request until a sandbox was at hand; ``None`` where none came."""
+    emulated: bool = False
+    """Started, but in software emulation, which is no boundary: it serves no trust level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Report:
     @property
     def serving(self) -> dict[TrustLevel, Tier | None]:
         """Trust level to the tier that serves it here; ``None`` where calls are refused."""
-        there = {status.tier for status in self.tiers if status.available}
+        there = {each.tier for each in self.tiers if each.available and not each.emulated}
         return {
             level: next((tier for tier in candidates(level) if tier in there), None)
             for level in TrustLevel

@@ -221,6 +221,8 @@ class QemuVmm:
             raise StateRefused("a machine's state of no bytes")
         state_from, state_to = os.pipe()
         feeding = asyncio.create_task(_feed(state_to, state))
+        # Not by itself: cancelled before its first step, it would take none.
+        feeding.add_done_callback(lambda _: os.close(state_to))
         try:
             guest = await self._start(
                 name,
@@ -425,7 +427,7 @@ class _StateReader:
 
 
 async def _feed(pipe: int, data: bytes) -> None:
-    """Write it all, as far as somebody reads, and close the pipe."""
+    """Write it all, as far as somebody reads."""
     loop = asyncio.get_running_loop()
     left = memoryview(data)
     try:
@@ -445,5 +447,3 @@ async def _feed(pipe: int, data: bytes) -> None:
                     loop.remove_writer(pipe)
     except BrokenPipeError:
         pass  # it ended, which is heard elsewhere
-    finally:
-        os.close(pipe)

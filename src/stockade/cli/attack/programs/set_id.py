@@ -6,7 +6,16 @@ import shutil
 import subprocess
 import time
 
-from stockade.cli.attack.programs.kit import FACTS, GVISOR, expect, refused, refuses, run, syscall
+from stockade.cli.attack.programs.kit import (
+    FACTS,
+    GVISOR,
+    OWN_KERNEL,
+    expect,
+    refused,
+    refuses,
+    run,
+    syscall,
+)
 
 PR_GET_NO_NEW_PRIVS = 39
 
@@ -20,7 +29,7 @@ def attack() -> None:
     # gVisor's kernel has no ambient set.
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", *(() if GVISOR else ("CapAmb",))):
         expect(name + " is empty", int(status[name], 16) == 0, status[name].strip())
-    if not GVISOR:  # whose ids are none of the host's: the host looks at its processes itself
+    if not OWN_KERNEL:  # whose ids are none of the host's: that looks at its processes itself
         with open("/proc/self/uid_map") as file:
             inside, outside, count = map(int, file.read().split())
         # A plain user has but one id to give, and it is 0 in the namespace between, not on the

@@ -5,7 +5,7 @@ import fcntl
 import os
 import sys
 
-from stockade.cli.attack.programs.kit import GVISOR, expect, linger, ready, refused, run
+from stockade.cli.attack.programs.kit import OWN_KERNEL, expect, linger, ready, refused, run
 
 SHARED = "/usr/bin/python3"
 F_SETLEASE, F_NOTIFY, F_SET_RW_HINT = 1024, 1026, 1036
@@ -33,7 +33,7 @@ def attack() -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         expect("flock", True, "got it")
     except OSError as error:
-        expect("flock", not GVISOR, "seen: " + str(error.strerror))
+        expect("flock", not OWN_KERNEL, "seen: " + str(error.strerror))
     if sys.argv[1:] == ["first"]:
         ready()
         linger(20)

@@ -1,0 +1,42 @@
+"""Whether the CPU runs guests: a device that opens proves nothing."""
+
+import os
+import platform
+from pathlib import Path
+
+import pytest
+
+from stockade.executor import kvm
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="KVM is asked on x86-64 only"
+)
+
+
+def test_no_device(tmp_path: Path) -> None:
+    device = tmp_path / "kvm"
+    assert kvm.why_no_kvm(str(device)) == f"{device}: No such file or directory"
+
+
+def test_a_device_of_another_kind() -> None:
+    assert kvm.why_no_kvm("/dev/null") == "/dev/null: Inappropriate ioctl for device"
+
+
+def test_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvm, "_time_loop", lambda _device: 0.2)
+    assert kvm.why_no_kvm() == (
+        "/dev/kvm opens, but emulates a guest's kernel: a loop of a millisecond took 200 ms"
+    )
+
+
+def test_one_whose_guest_does_not_halt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvm, "_time_loop", lambda _device: None)
+    assert "does not run as it should" in (kvm.why_no_kvm() or "")
+
+
+@pytest.mark.skipif(not os.access("/dev/kvm", os.W_OK), reason="no /dev/kvm here")
+def test_the_one_that_is_here_leaves_no_descriptor() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    reason = kvm.why_no_kvm()
+    assert reason is None or reason.startswith("/dev/kvm")
+    assert len(os.listdir("/proc/self/fd")) == before
