@@ -24,7 +24,7 @@ def open_nothing(_: Collection[Tier]) -> AbstractAsyncContextManager[ExecutionEn
 class Command:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch
-        self.host = Host(open_environment=open_fake)
+        self.host = Host(open_for_calls=open_fake)
 
     def __call__(self, *arguments: str) -> int:
         self.monkeypatch.setattr("sys.argv", ["stockade", "attack", *arguments])
@@ -70,7 +70,7 @@ def test_an_attack_that_could_not_be_run_exits_with_1(
 def test_no_sandbox_at_all_exits_with_69(
     attack: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    attack.host = Host(open_environment=open_nothing)
+    attack.host = Host(open_for_calls=open_nothing)
     assert attack() == 69
     assert "no user namespaces" in capsys.readouterr().err
 
@@ -80,7 +80,7 @@ def test_a_tier_that_is_not_there_exits_with_69(
 ) -> None:
     """Nothing else is attacked in its place."""
     with_one = open_fake
-    attack.host = Host(open_environment=lambda _: with_one((Tier.NAMESPACE,)))
+    attack.host = Host(open_for_calls=lambda _: with_one((Tier.NAMESPACE,)))
     assert attack("--tier", "gvisor", "--only", "sleep") == 69
     assert "the environment has namespace, and not gvisor" in capsys.readouterr().err
 

@@ -218,24 +218,17 @@ async def test_copies_at_once_have_nothing_random_in_common(environment: LocalEn
         assert len(set(column)) == 3, rows
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "version"])
-async def test_a_saved_machine_that_was_damaged_is_refused_and_made_anew(
-    environment: LocalEnvironment, damage: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_saved_machine_that_was_changed_is_refused_and_made_anew(
+    environment: LocalEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Cut short, or another VMM's, it is as little one to start from: test_vmm.py."""
     monkeypatch.setattr(templates, "SUSPECT", 1)
     template = await template_of(environment)
     state = template._folder / "state"
     content = state.read_bytes()
-    if damage == "cut":
-        state.write_bytes(content[:-1])
-    elif damage == "changed":
-        state.write_bytes(content[:1000] + bytes([content[1000] ^ 1]) + content[1001:])
-    else:
-        monkeypatch.setattr(template._vmm, "version", "0.1")
-    with pytest.raises(StockadeError, match=r"saved|is none for"):
+    state.write_bytes(content[:1000] + bytes([content[1000] ^ 1]) + content[1001:])
+    with pytest.raises(StockadeError, match="is not what was saved"):
         await environment.run(source("pass"))
-    monkeypatch.undo()
-    monkeypatch.setattr(templates, "SUSPECT", 1)
     await served(environment)
     assert await template_of(environment) is not template
     assert not state.exists()

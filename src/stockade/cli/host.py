@@ -17,6 +17,21 @@ def open_local(tiers: "Collection[Tier]") -> "AbstractAsyncContextManager[Execut
     return executor.open_local(warm=False, tiers=tiers, allow_emulation=emulation_allowed())
 
 
+def open_for_calls(
+    tiers: "Collection[Tier]",
+) -> "AbstractAsyncContextManager[ExecutionEnvironment]":
+    """The same for many calls, one after another: a machine is a copy, and not booted each time."""
+    from stockade import executor
+    from stockade.port import Tier
+
+    return executor.open_local(
+        warm=set(tiers) == {Tier.MICROVM},
+        pool=executor.PoolPolicy.fixed(0),
+        tiers=tiers,
+        allow_emulation=emulation_allowed(),
+    )
+
+
 def emulation_allowed() -> bool:
     """Whether machines that software emulates, which are no boundary, may be started."""
     return os.environ.get("STOCKADE_ALLOW_EMULATION") == "1"
@@ -37,3 +52,4 @@ class Host(NamedTuple):
     stdin: int = 0
     stdout: int = 1
     stderr: int = 2
+    open_for_calls: "Callable[[Collection[Tier]], AbstractAsyncContextManager[ExecutionEnvironment]]" = open_for_calls

@@ -111,7 +111,7 @@ async def _attack(
     from stockade.cli.attack.run import open_arena
 
     verdicts, shown = [], []
-    async with open_arena(lambda: host.open_environment((tier,)), tier) as arena:
+    async with open_arena(lambda: host.open_for_calls((tier,)), tier) as arena:
         for number, entry in enumerate(chosen, 1):
             if console is not None and console.is_terminal:
                 console.print(f"{number}/{len(chosen)} {entry.name}\x1b[K", end="\r")
