@@ -5,13 +5,15 @@ STOCKADE_REQUIRE_TIERS names tiers, separated by commas, whose absence fails the
 
 Every promise of the contract is tested in every tier. The cases that users hit (tests/cases) are
 hundreds more, and take a tier with a kernel of its own as many minutes: they run there with
-`--every-tier`, and else are deselected.
+`--every-tier`, and else are deselected. So is what machines, which may be emulated, take minutes
+for: of the contract, all but IN_MACHINES, of the attacks, all but ATTACKS_IN_MACHINES, and what
+starts whole executors.
 """
 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 from hypothesis import settings
@@ -29,6 +31,14 @@ Absences = Mapping[Tier, str | None]
 ABSENCES = pytest.StashKey[Absences]()
 SKIPPED = pytest.StashKey[Counter[str]]()
 
+IN_MACHINES = ("test_programs.py",)
+"""What always runs in microVMs, of tests/contract."""
+ATTACKS_IN_MACHINES = (
+    "forged-frames", "signal-agent", "trace", "kernel-files", "device-nodes", "mounts", "set-id",
+    "kernel-surface", "shared-places",
+)  # fmt: skip
+"""And of tests/attack: those on what a machine has and no other tier."""
+
 
 def probe_absences() -> Absences:
     """Ask the executor what this machine can start."""
@@ -38,23 +48,42 @@ def probe_absences() -> Absences:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--every-tier", action="store_true", help="run tests/cases in every tier, not in one"
+        "--every-tier",
+        action="store_true",
+        help="run tests/cases in every tier, not in one, and all of tests/contract, tests/attack, "
+        f"tests/executor and tests/bench in microVMs, of the first not only {', '.join(IN_MACHINES)}",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--every-tier"):
         return
-    own_kernel = [item for item in items if "tests/cases/" in item.nodeid and repeats(item)]
-    if own_kernel:
-        config.hook.pytest_deselected(items=own_kernel)
-        items[:] = [item for item in items if item not in set(own_kernel)]
+    left_out = [item for item in items if takes_minutes(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
-def repeats(item: pytest.Item) -> bool:
-    """Whether a tier with a kernel of its own is the test's parameter, one of several."""
+def takes_minutes(item: pytest.Item) -> bool:
+    """Together with those like it."""
+    if "tests/cases/" in item.nodeid:
+        return repeats(item, OWN_KERNEL)
+    if "tests/contract/" in item.nodeid and item.path.name not in IN_MACHINES:
+        return repeats(item, {Tier.MICROVM})
+    if "tests/bench/test_microvm.py" in item.nodeid:
+        return True
+    if "tests/executor/" in item.nodeid:
+        return repeats(item, {Tier.MICROVM})
+    if "tests/attack/" in item.nodeid and repeats(item, {Tier.MICROVM}):
+        attack = vars(item)["callspec"].params.get("attack")
+        return attack is not None and attack.name not in ATTACKS_IN_MACHINES
+    return False
+
+
+def repeats(item: pytest.Item, tiers: Collection[Tier]) -> bool:
+    """Whether one of these tiers is the test's parameter, one of several."""
     return "callspec" in vars(item) and any(
-        Tier(*marker.args) in OWN_KERNEL for marker in item.iter_markers("tier")
+        Tier(*marker.args) in tiers for marker in item.iter_markers("tier")
     )
 
 

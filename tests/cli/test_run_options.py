@@ -372,7 +372,7 @@ def test_no_tier_that_is_strong_enough_is_unavailable(stockade: Stockade) -> Non
     """And no weaker one is taken."""
     ended = stockade("run", "--trust", "hostile", "-c", "", tiers={Tier.NAMESPACE})
     assert (ended.code, ended.calls) == (69, [])
-    assert "unavailable: no tier that may run hostile code can be started here: gvisor (" in (
+    assert "unavailable: no tier that may run hostile code can be started here: microvm (" in (
         ended.said
     )
     assert "`stockade doctor`" in ended.said

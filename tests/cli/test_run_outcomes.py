@@ -139,7 +139,7 @@ def test_verbose_says_where_how_long_and_what_was_used(stockade: Stockade) -> No
     usage = Usage(1.5, 0.25, 3 << 20, 4, 5, 6, 7)
     ended = stockade("run", "-v", "-c", "", script=[Scripted(usage=usage)])
     where, times, used = ended.said.splitlines()
-    assert where == "stockade: outcome ok, tier gvisor"
+    assert where == "stockade: outcome ok, tier microvm"
     assert times.startswith("stockade: waited 0 s, set up 0 s, ran ")
     assert used == (
         "stockade: used: wall 1.5 s, cpu 250 ms, memory 3M, disk 5, processes 4, inodes 6, written 7"
@@ -233,7 +233,7 @@ def test_json_has_every_field_of_the_record(stockade: Stockade) -> None:
             }
         ],
         "missing_artefacts": [{"name": "b", "reason": "no such file"}],
-        "tier": "gvisor",
+        "tier": "microvm",
         "image": None,
     }  # fmt: skip
     assert set(data["usage"]) == {field.name for field in fields(Usage)}

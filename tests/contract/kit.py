@@ -269,7 +269,7 @@ def descriptors() -> dict[str, str]:
 
 async def until_up(heard: Heard, mark: str, traits: Traits, count: int = 1) -> None:
     """Wait until that many processes have said ``up``, and are programs with the mark."""
-    await until(lambda: heard.of(Stream.STDOUT).count(b"up\n") >= count)
+    await until(lambda: heard.of(Stream.STDOUT).count(b"up\n") >= count, traits.seconds(10))
     if traits.shows_guests:
         await until_living(mark, count)
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stockade.executor import PoolPolicy, open_local
 from stockade.port import (
     Execution,
     ExecutionEnvironment,
@@ -23,7 +22,7 @@ from stockade.port import (
 )
 from stockade.port.fake import Call, FakeEnvironment, Scripted
 
-from .fixtures import Port
+from .fixtures import Port, open_tier
 from .kit import (
     Heard,
     Watch,
@@ -382,17 +381,11 @@ async def opened(kind: str) -> AsyncIterator[ExecutionEnvironment]:
     if kind == "fake":
         yield FakeEnvironment(lambda call: Scripted(delay=60))
         return
-    async with open_local(pool=PoolPolicy.fixed(2), tiers={Tier(kind)}) as environment:
+    async with open_tier(Tier(kind), 2) as environment:
         yield environment
 
 
-KINDS = [
-    "fake",
-    *(
-        pytest.param(tier.value, marks=pytest.mark.tier(tier.value))
-        for tier in (Tier.NAMESPACE, Tier.GVISOR)
-    ),
-]
+KINDS = ["fake", *(pytest.param(tier.value, marks=pytest.mark.tier(tier.value)) for tier in Tier)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -68,8 +68,9 @@ def living_below(traits: Traits) -> list[int]:
     There, a supervisor of ours may be about to say that all it watched is gone.
     """
     if traits.clears_away_later:
-        found = [pid for pid in descendants() if not dead_or_dying(pid)]
-        return [pid for pid in found if name_of(pid) != "stockade-superv"]
+        # First the names: one that ends in between has none any more.
+        found = [pid for pid in descendants() if name_of(pid) != "stockade-superv"]
+        return [pid for pid in found if not dead_or_dying(pid)]
     return [pid for pid, state in descendants().items() if state != "Z"]
 
 

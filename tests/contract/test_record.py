@@ -96,7 +96,9 @@ async def test_a_cpu_share_below_one_slows_down(real: ExecutionEnvironment) -> N
     execution = await real.run(source(text), small(cpus=0.25, wall_seconds=20))
     assert execution.ok, explain(execution)
     if execution.enforcement["cpus"] is Enforcement.ENFORCED:
-        assert execution.usage.wall_seconds > 0.6
+        # By the host's count: a guest's clock may run on while it has to wait.
+        assert execution.usage.cpu_seconds is not None
+        assert execution.usage.wall_seconds > 2 * execution.usage.cpu_seconds
 
 
 # --- a fresh interpreter, and what siblings must not share ---
@@ -143,7 +145,7 @@ async def test_the_interpreter_is_as_python3_starts_it(
         "flags = {name: getattr(sys.flags, name) for name in dir(sys.flags) if name[0] != '_' and not "
         "callable(getattr(sys.flags, name))}\n"
         "print({name: value for name, value in flags.items() if value and name not in "
-        "('hash_randomization', 'int_max_str_digits', 'n_fields', 'n_sequence_fields', "
+        "('gil', 'hash_randomization', 'int_max_str_digits', 'n_fields', 'n_sequence_fields', "
         "'n_unnamed_fields', 'no_site')})\n"
         "print(sys.executable, sys.dont_write_bytecode, sys.warnoptions)"
     )

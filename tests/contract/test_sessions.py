@@ -159,7 +159,8 @@ async def test_files_while_a_program_runs(real: ExecutionEnvironment) -> None:
     async with await real.open_session() as session:
         heard = Heard()
         running = await session.start(
-            shell("echo up; while [ ! -e go ]; do sleep 0.01; done; cat go; printf z > made"),
+            # Not -e: a file is there before what is written to it.
+            shell("echo up; while [ ! -s go ]; do sleep 0.01; done; cat go; printf z > made"),
             on_output=heard,
         )
         await heard.until(b"up\n")

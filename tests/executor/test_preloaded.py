@@ -1,4 +1,7 @@
+from functools import partial
+
 import pytest
+from tests.contract.fixtures import REAL
 
 from stockade.executor import PoolPolicy, open_local
 from stockade.port import ExecutionRequest, InvalidRequest, PythonSource, Tier
@@ -6,19 +9,17 @@ from stockade.port import ExecutionRequest, InvalidRequest, PythonSource, Tier
 LOADED = ExecutionRequest(
     PythonSource("import sys; print(*(n for n in ('colorsys', 'csv') if n in sys.modules))")
 )
-TIERS = [
-    pytest.param(tier, marks=pytest.mark.tier(tier.value)) for tier in (Tier.NAMESPACE, Tier.GVISOR)
-]
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("tier", REAL)
 async def test_a_program_finds_what_was_asked_for(tier: Tier) -> None:
     """Those modules instead of the ordinary ones; one that is nowhere is left out."""
     names = ("colorsys", "no_such_module")
-    async with open_local(pool=PoolPolicy.fixed(1), tiers={tier}, preloaded=names) as stockade:
+    opened = partial(open_local, pool=PoolPolicy.fixed(1), tiers={tier}, allow_emulation=True)
+    async with opened(preloaded=names) as stockade:
         execution = await stockade.run(LOADED)
     assert (execution.ok, execution.stdout.text()) == (True, "colorsys\n"), execution
-    async with open_local(pool=PoolPolicy.fixed(1), tiers={tier}) as stockade:
+    async with opened() as stockade:
         execution = await stockade.run(LOADED)
     assert (execution.ok, execution.stdout.text()) == (True, "csv\n"), execution
 
