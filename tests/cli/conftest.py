@@ -65,7 +65,8 @@ def stockade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stockade:
             opened.extend(wanted)
             return fake
 
-        host = Host(open_environment, lambda: report or Report(()), *descriptors)
+        stdin_, stdout, stderr = descriptors
+        host = Host(open_environment, lambda: report or Report(()), stdin_, stdout, stderr)
         try:
             result = CliRunner().invoke(cli, list(arguments), obj=host, prog_name="stockade")
         finally:
