@@ -108,7 +108,7 @@ async def test_nothing_outlives_it(tier: Tier, number: int) -> None:
         assert len(held) == (1 if tier in OWN_KERNEL else 0)
         executor.send_signal(number)
         executor.wait(5)
-        await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), 2)
+        await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
     assert living(mark) == []
     # Nor one that had left the tree of its processes: their command lines name the folder.
     assert [living(str(folder)) for folder in held] == [[] for _ in held]
