@@ -360,7 +360,9 @@ def _arguments(machine: Machine, ram: int, console: int, kvm: int, *, shares: bo
             *("-cpu", "host,-arch-capabilities"),
         ]
     else:
-        runs = ["-accel", f"tcg,tb-size={_TRANSLATED_MIB}", "-cpu", "max"]
+        # One thread: with one for each CPU it dies now and then while a guest boots, on the
+        # assertion in iotlb_to_section(), system/physmem.c.
+        runs = ["-accel", f"tcg,thread=single,tb-size={_TRANSLATED_MIB}", "-cpu", "max"]
     return [
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-sandbox", _SANDBOX),

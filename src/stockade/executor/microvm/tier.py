@@ -120,6 +120,15 @@ class MicrovmTier(SnapshotTier[Template]):
             inodes=0,
             modules=self._modules,
         )
+        try:
+            return await self._save_template(machine, profile)
+        except Unavailable:
+            if not self.emulated:
+                raise
+            # An emulated machine that boots dies now and then, with QEMU.
+            return await self._save_template(machine, profile)
+
+    async def _save_template(self, machine: Machine, profile: Profile) -> Template:
         template = Template(self._vmm, machine, self._state.path / f"t{next(self._numbers)}")
         try:
             if self._snapshots:
