@@ -64,7 +64,7 @@ ENDS = ("code", "signal", "processes_refused")
 
 async def test_two_copies_have_no_randomness_in_common(tier: TierDriver) -> None:
     # They were one machine until their go-ahead.
-    source = "import os, random, uuid; print(os.urandom(16), random.random(), uuid.uuid4())"
+    source = "import os, random, uuid; print(os.urandom(16).hex(), random.random(), uuid.uuid4())"
     told = []
     for _ in range(2):
         async with open_peer(tier, PROFILE) as peer:
