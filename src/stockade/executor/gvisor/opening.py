@@ -1,15 +1,15 @@
 """Opening the gVisor tier: finding runsc, and proving that guests start with it."""
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from stockade.executor.cgroups import CgroupTree
-from stockade.executor.gvisor.runsc import Runsc, find_runsc
+from stockade.executor.gvisor.runsc import find_runsc
 from stockade.executor.gvisor.runtime import Runtime
 from stockade.executor.gvisor.tier import GvisorTier
 from stockade.executor.namespace.identity import Identities
 from stockade.executor.namespace.image import find_host_image
+from stockade.executor.opening import in_thread, open_and_prove
 from stockade.executor.owners import Owners
 from stockade.executor.sandbox import Profile
 from stockade.executor.state import StateFolder
@@ -32,14 +32,10 @@ async def open_gvisor(
     for a process that makes one call. ``cgroups`` are asked for last, for they take longest.
     """
     image = find_host_image()
-    runsc = await _find_runsc()
-    state = StateFolder()
-    owners = None
-    try:
-        if identities.distinct:
-            owners = Owners(identities)
-            state.share_with(owners.group)
-        tier = GvisorTier(
+    runsc = await in_thread(find_runsc)
+
+    async def build(state: StateFolder, owners: Owners | None) -> GvisorTier:
+        return GvisorTier(
             Runtime(runsc, state.path, owners),
             state,
             image,
@@ -47,25 +43,5 @@ async def open_gvisor(
             modules=modules,
             snapshots=snapshots and os.geteuid() == 0,
         )
-    except BaseException:
-        state.close()
-        if owners is not None:
-            owners.close()
-        raise
-    try:
-        await tier.prove(first)
-    except BaseException:
-        # What is being started ends before its folder and its ids are given back.
-        await asyncio.shield(tier.close())
-        raise
-    return tier
 
-
-async def _find_runsc() -> Runsc:
-    finding = asyncio.create_task(asyncio.to_thread(find_runsc))
-    try:
-        return await asyncio.shield(finding)
-    except asyncio.CancelledError:
-        # A thread is not cancelled, and has a process of runsc's until it ends.
-        await asyncio.wait([finding])
-        raise
+    return await open_and_prove(identities, first, build)
