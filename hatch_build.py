@@ -1,8 +1,8 @@
 """The build hook: compiles the C part into the package.
 
 The launcher and the library of the namespace tier, the supervisor of the tiers with a kernel of
-their own, the agent that is pid 1 of every sandbox, and what starts it in a microVM. All are loaded by path, never by Python's import, so a wheel fits every Python 3 of
-its platform.
+their own, the agent that is pid 1 of every sandbox, and what starts it in a microVM. All are loaded
+by path, never by Python's import, so a wheel fits every Python 3 of its platform.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKAGE = Path("src/stockade")
 # Where the products go; the sources stand in both.
 NATIVE = "executor/namespace/native"
 AGENT = "guest/native"
-SUPERVISE = "executor/gvisor/native"
+SUPERVISE = "executor/native"
 
 COMMON_FLAGS = (
     "-std=c11",

@@ -1,6 +1,6 @@
 """Other people's programs under ``stockade-supervise``: started, heard, ended as one.
 
-What that is, and what it leaves of the host, is told in ``gvisor/native/supervise.c``.
+What that is, and what it leaves of the host, is told in ``native/supervise.c``.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Two ids of its own, no capability, namespaces of its own, no network, of the host's files those
 alone that the VMM itself is made of; a cgroup's ceiling on its memory and its CPU. See
-``gvisor/native/supervise.c``.
+``native/supervise.c``.
 """
 
 import os
