@@ -38,7 +38,7 @@ async def open_microvm(
         if not allow_emulation:
             raise Unavailable(
                 f"{why}; in software emulation it would start, which is no boundary and is off "
-                "unless allow_emulation is set"
+                "unless allow_emulation is set (of the command line: STOCKADE_ALLOW_EMULATION=1)"
             )
         accelerator = Accelerator.EMULATION
 
