@@ -11,6 +11,7 @@ from stockade.executor.microvm.image import Image, digest_of_image, open_image
 from stockade.executor.microvm.jail import Jail
 from stockade.executor.microvm.qemu import Qemu, QemuVmm, find_qemu
 from stockade.executor.microvm.vmm import Accelerator, Machine
+from stockade.executor.namespace.image import guest_digest
 from stockade.port import MIB
 
 
@@ -31,6 +32,7 @@ def write_image(folder: Path, **changes: Any) -> Path:
         "kernel": {"package": "linux-image", "version": "6.12-1", "sha256": digests["kernel"]},
         "initramfs_sha256": digests["initramfs"],
         "disk_sha256": digests["disk"],
+        "guest_sha256": guest_digest(),
         "packages": [],
     }
     description.update(changes)

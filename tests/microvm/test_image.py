@@ -67,6 +67,12 @@ def test_a_file_that_is_missing(tmp_path: Path, name: str) -> None:
     assert f"{name} of the image cannot be read: No such file" in refusal(folder)
 
 
+def test_one_with_another_agent(tmp_path: Path) -> None:
+    """It would not be understood, and waited for in vain."""
+    folder = write_image(tmp_path / "i", guest_sha256="0" * 64)
+    assert "was built by another version of Stockade" in refusal(folder)
+
+
 @pytest.mark.parametrize("name", ["kernel", "initramfs", "disk"])
 def test_a_file_that_was_changed(tmp_path: Path, name: str) -> None:
     folder = write_image(tmp_path / "i")

@@ -24,7 +24,7 @@ from stockade.images.store import PARTS, SCRATCH, Image, Store, describe, file_d
 from stockade.images.unpack import unpack
 
 # Raised when the same packages are to become another image.
-_RECIPE = 1
+_RECIPE = 2
 _MAKING_SECONDS = 300.0
 # What is unpacked is about four times what is fetched, and the disk once more.
 _ROOM = 6

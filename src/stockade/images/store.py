@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stockade.executor.microvm.image import FORMAT, digest_of_image
+from stockade.executor.namespace.image import guest_digest
 from stockade.images.apt import Package
 from stockade.images.errors import CannotBuild
 
@@ -55,6 +56,7 @@ def describe(
         "kernel": {"package": kernel.name, "version": kernel.version, "sha256": parts["kernel"]},
         "initramfs_sha256": parts["initramfs"],
         "disk_sha256": parts["disk"],
+        "guest_sha256": guest_digest(),
         "packages": [
             {"name": each.name, "version": each.version, "sha256": each.sha256} for each in packages
         ],

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from stockade.executor.namespace.image import guest_digest
 from stockade.port import Unavailable
 
 VARIABLE: Final = "STOCKADE_IMAGES"
@@ -64,6 +65,8 @@ def find_image() -> Image:
 def open_image(folder: Path) -> Image:
     """The image in this folder. Raises :class:`~stockade.port.Unavailable`."""
     description = _read_description(folder)
+    if description["guest_sha256"] != guest_digest():
+        raise _unavailable(f"the image {folder} was built by another version of Stockade")
     built_for = description["machine"]
     if built_for != platform.machine():
         raise _unavailable(
@@ -123,6 +126,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
             "kernel": {"sha256": str()},
             "initramfs_sha256": str(),
             "disk_sha256": str(),
+            "guest_sha256": str(),
         }:
             assert isinstance(description, dict)
             return description

@@ -72,6 +72,14 @@ def guest_copies() -> tuple[Copy, ...]:
     )
 
 
+def guest_digest() -> str:
+    """Names our part of an image by content, in hexadecimal: an image with another is outdated."""
+    digest = hashlib.sha256()
+    for copy in guest_copies():
+        digest.update(os.fsencode(f"{copy.target}\0") + copy.source.read_bytes())
+    return digest.hexdigest()
+
+
 def find_host_image() -> HostImage:
     """Read what this host offers. Raises :class:`Unavailable` with what is missing."""
     if not INTERPRETER.exists():
