@@ -30,7 +30,7 @@ from tests.contract.kit import (
 )
 
 from stockade.cli.attack.host_checks import Traces
-from stockade.executor import PoolPolicy, files, open_local, snapshot_tier, templates
+from stockade.executor import PoolPolicy, files, open_local, snapshot_tier
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.microvm.snapshot import Template
 from stockade.executor.microvm.tier import MicrovmTier
@@ -219,10 +219,9 @@ async def test_copies_at_once_have_nothing_random_in_common(environment: LocalEn
 
 
 async def test_a_saved_machine_that_was_changed_is_refused_and_made_anew(
-    environment: LocalEnvironment, monkeypatch: pytest.MonkeyPatch
+    environment: LocalEnvironment,
 ) -> None:
     """Cut short, or another VMM's, it is as little one to start from: test_vmm.py."""
-    monkeypatch.setattr(templates, "SUSPECT", 1)
     template = await template_of(environment)
     state = template._folder / "state"
     content = state.read_bytes()

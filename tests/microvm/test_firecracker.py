@@ -16,9 +16,10 @@ from tests.contract.kit import descendants, descriptors, until
 from stockade.executor.microvm import firecracker, vmm
 from stockade.executor.microvm.firecracker import VARIABLE, FirecrackerVmm, find_firecracker
 from stockade.executor.microvm.jail import Jail
-from stockade.executor.microvm.snapshot import Template, TemplateDamaged
+from stockade.executor.microvm.snapshot import Template
 from stockade.executor.microvm.vmm import Machine, Vmm, abandon
 from stockade.executor.supervised import readable
+from stockade.executor.templates import TemplateDamaged
 from stockade.port import Unavailable
 
 pytestmark = pytest.mark.tier("namespace")

@@ -17,9 +17,10 @@ from tests.microvm.kit import fake_qemu, vmm_of
 from stockade.executor.microvm import qemu, vmm
 from stockade.executor.microvm.jail import Jail
 from stockade.executor.microvm.qemu import QemuVmm
-from stockade.executor.microvm.snapshot import Template, TemplateDamaged
+from stockade.executor.microvm.snapshot import Template
 from stockade.executor.microvm.vmm import Accelerator, Guest, Machine, abandon
 from stockade.executor.supervised import readable
+from stockade.executor.templates import TemplateDamaged
 from stockade.port import MIB, Unavailable
 
 pytestmark = [pytest.mark.tier("namespace"), pytest.mark.plain_user]

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from stockade.executor.sandbox import Profile
-from stockade.port import StockadeError
+from stockade.port import StockadeError, Unavailable
 
 # Each takes memory, and tenants come and go.
 MOST_TEMPLATES: Final = 16
 SUSPECT: Final = 2
 """After so many failures in a row a snapshot is made anew."""
+
+
+class TemplateDamaged(Unavailable):
+    """No guest will be started from it any more: another one is to be made."""
 
 
 class Removable(Protocol):
@@ -66,8 +70,8 @@ class Templates(Generic[T]):
             template = await asyncio.shield(kept.making)
             try:
                 yield template
-            except StockadeError:
-                kept.failures += 1
+            except StockadeError as error:
+                kept.failures += SUSPECT if isinstance(error, TemplateDamaged) else 1
                 raise
             kept.failures = 0
         finally:

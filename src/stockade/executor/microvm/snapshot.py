@@ -13,15 +13,12 @@ from typing import Any, Final
 
 from stockade.executor.microvm.image import SEALS
 from stockade.executor.microvm.vmm import Guest, Machine, StateRefused, Vmm, abandon
+from stockade.executor.templates import TemplateDamaged
 from stockade.port import Unavailable
 
 FORMAT: Final = 1
 _LARGEST_DESCRIPTION: Final = 1 << 20
 _SEAL_TRIES: Final = 50
-
-
-class TemplateDamaged(Unavailable):
-    """No guest will be restored from it any more: another one is to be made."""
 
 
 class Template:
