@@ -50,19 +50,6 @@ def _of_memory(limits: Limits) -> dict[Tier, Difference]:
     }
 
 
-def _of_nameless_memory(limits: Limits) -> dict[Tier, Difference]:
-    return {
-        **_with_its_kernel(limits.memory_bytes),
-        **_in_microvm(
-            "a guest at its ceiling may give up its programs' own pages and read them again, "
-            "until its time is over",
-            limits=replace(limits, wall_seconds=20, cpu_seconds=18),
-            limit="",
-            outcomes=_OK | _CLOCK | {Outcome.MEMORY, Outcome.OPEN_FILES, Outcome.CPU_TIME},
-        ),
-    }
-
-
 def _bytes(name: str) -> bytes:
     return b"content of " + name.encode("utf-8", "surrogateescape")
 
@@ -138,13 +125,13 @@ _PROGRAMS: tuple[Attack, ...] = (
         "memory-memfd", (67,), "fills files without a name",
         frozenset({Outcome.MEMORY}), alone, "memory_memfd",
         limit="memory_bytes", most=SMALL.memory_bytes, enforced="memory_bytes",
-        differs=_of_nameless_memory(SMALL),
+        differs=_of_memory(SMALL),
     ),
     Attack(
         "memory-kernel", (67,), "fills the buffers of sockets and pipes",
         frozenset({Outcome.MEMORY, Outcome.OK, Outcome.OPEN_FILES}), alone, "memory_kernel",
         limits=_LITTLE_MEMORY, most=_LITTLE_MEMORY.memory_bytes,
-        enforced="memory_bytes", differs=_of_nameless_memory(_LITTLE_MEMORY),
+        enforced="memory_bytes", differs=_of_memory(_LITTLE_MEMORY),
     ),
     Attack(
         "sysv-ipc", (19,), "makes shared memory, semaphores and queues that outlive it",

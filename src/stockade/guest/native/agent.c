@@ -50,7 +50,6 @@
 
 #define EXIT_MARK "stockade:exit" /* program.py */
 #define COPIED '\xff'             /* program.py */
-#define INTERPRETER "/usr/bin/python3"
 #define BOOT                                                                                       \
     "import sys\n"                                                                                 \
     "sys.path[0 : not sys.flags.isolated] = ['/opt/stockade']\n"                                   \

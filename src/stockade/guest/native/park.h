@@ -18,6 +18,8 @@
     "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "HOME=/workspace",        \
         "LANG=C.UTF-8", "USER=guest", "SHELL=/bin/sh"
 
+#define INTERPRETER "/usr/bin/python3"
+
 enum { GUEST_ID = 1000 }; /* the only user and group id that exists inside */
 
 /* Descriptors of the agent, fixed when it is executed. */
