@@ -147,9 +147,10 @@ def test_a_plain_users_place_that_another_could_write_to_is_refused(
     (tmp_path / "stockade-4711").mkdir(mode=0o700)
     with pytest.raises(Unavailable, match="is not a folder of this user's alone"):
         StateFolder()  # it is another user's
-    monkeypatch.setattr("os.geteuid", lambda: os.getuid() or 4711)
     (tmp_path / "stockade-4711").rmdir()
-    (tmp_path / "stockade-4711").symlink_to(tmp_path)
+    me = os.getuid() or 4711
+    monkeypatch.setattr("os.geteuid", lambda: me)
+    (tmp_path / f"stockade-{me}").symlink_to(tmp_path)
     with pytest.raises(Unavailable, match="is not a folder of this user's alone"):
         StateFolder()
 

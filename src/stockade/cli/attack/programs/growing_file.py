@@ -1,5 +1,7 @@
 """Lets a file grow and shrink as fast as it can while the host reads it."""
 
+import time
+
 from stockade.cli.attack.programs.kit import ready
 
 
@@ -13,6 +15,7 @@ def attack() -> None:
                 file.write(piece)
             file.seek(0)
             file.truncate(1)
+            time.sleep(0.02)  # a slow host must meet it small now and then: a fetch that succeeds
 
 
 if __name__ == "__main__":
