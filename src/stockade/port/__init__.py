@@ -12,6 +12,7 @@ from stockade.port.environment import (
 from stockade.port.errors import (
     FileRefused,
     InvalidRequest,
+    Refused,
     SandboxLost,
     StockadeError,
     Unavailable,
@@ -65,6 +66,7 @@ __all__ = [
     "Program",
     "PythonScript",
     "PythonSource",
+    "Refused",
     "RunningExecution",
     "SandboxLost",
     "SandboxRequest",

@@ -51,3 +51,16 @@ class FileRefused(StockadeError):
         super().__init__(f"{path!r}: {reason}")
         self.path = path
         self.reason = reason
+
+
+class Refused(StockadeError):
+    """The service does not allow it: no valid key, a policy, a budget, or nothing of that name.
+
+    ``code`` is one of the codes of docs/api.md; ``retry_after`` says in how many seconds the
+    same call may succeed, where that is known.
+    """
+
+    def __init__(self, code: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after = retry_after

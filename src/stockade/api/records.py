@@ -1,0 +1,204 @@
+"""The record of an execution as JSON, whole or with its bytes beside it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+
+from stockade.api.content import Content, Name
+from stockade.api.requests import Message
+from stockade.port import (
+    Artefact,
+    Captured,
+    Enforcement,
+    Execution,
+    LimitHit,
+    MissingArtefact,
+    Outcome,
+    Tier,
+    Timings,
+    Usage,
+)
+
+Size = Annotated[int, Field(ge=0, le=2**40)]
+
+
+class CapturedMessage(Message):
+    """What was kept of one output stream: its beginning, its end, and how much there was."""
+
+    head: Content = b""
+    tail: Content = b""
+    total: Size = 0
+
+
+class LimitHitMessage(Message):
+    """The limit that ended an execution."""
+
+    name: str
+    ceiling: float
+    used: float | None
+
+
+class ArtefactMessage(Message):
+    """A file that left the workspace by being asked for. Its bytes are fetched by its digest."""
+
+    name: Name
+    size: Size
+    digest: str
+
+
+class MissingArtefactMessage(Message):
+    """A file that was asked for and did not come out, and why."""
+
+    name: Name
+    reason: str
+
+
+class UsageMessage(Message):
+    """What an execution used. ``null`` where the machine cannot tell."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_processes: int | None = None
+    disk_bytes: int | None = None
+    inodes: int | None = None
+    written_bytes: int = 0
+
+
+class TimingsMessage(Message):
+    """Seconds spent before and during the run."""
+
+    waited: float = 0.0
+    set_up: float = 0.0
+    ran: float = 0.0
+
+
+class _EndMessage(Message):
+    outcome: Outcome
+    detail: str
+    exit_code: int | None = None
+    signal: int | None = None
+    limit: LimitHitMessage | None = None
+    artefacts: tuple[ArtefactMessage, ...] = ()
+    missing_artefacts: tuple[MissingArtefactMessage, ...] = ()
+    usage: UsageMessage = UsageMessage()
+    timings: TimingsMessage = TimingsMessage()
+    tier: Tier | None = None
+    image: str | None = None
+    enforcement: Mapping[str, Enforcement] = Field(default_factory=dict)
+
+
+class RecordMessage(_EndMessage):
+    """The record of one execution."""
+
+    stdout: CapturedMessage = CapturedMessage()
+    stderr: CapturedMessage = CapturedMessage()
+    result: Content | None = None
+
+    @classmethod
+    def of(cls, execution: Execution) -> Self:
+        """The message for a record of the port's; artefacts without their bytes."""
+        return cls(
+            **_end(execution),
+            stdout=CapturedMessage(**asdict(execution.stdout)),
+            stderr=CapturedMessage(**asdict(execution.stderr)),
+            result=execution.result,
+        )
+
+
+class CapturedSizes(Message):
+    """Sizes of the two parts that were kept, which follow as blobs."""
+
+    head: Size
+    tail: Size
+    total: Size
+
+
+class DetachedRecord(_EndMessage):
+    """A record whose bytes follow it as blobs, in the order of :meth:`sizes`."""
+
+    stdout: CapturedSizes
+    stderr: CapturedSizes
+    result: Size | None
+
+    @classmethod
+    def of(cls, execution: Execution) -> Self:
+        """The message for a record of the port's."""
+        return cls(
+            **_end(execution),
+            stdout=_sizes(execution.stdout),
+            stderr=_sizes(execution.stderr),
+            result=None if execution.result is None else len(execution.result),
+        )
+
+    def sizes(self) -> Iterator[int]:
+        """Of the blobs that follow. An empty one does not follow."""
+        yield from (self.stdout.head, self.stdout.tail, self.stderr.head, self.stderr.tail)
+        yield self.result or 0
+        yield from (artefact.size for artefact in self.artefacts)
+
+    def to_port(self, blobs: Sequence[bytes]) -> Execution:
+        """The port's record. ``blobs``: as :meth:`sizes` has them, the empty ones too."""
+        head, tail, error_head, error_tail, result, *artefacts = blobs
+        return Execution(
+            outcome=self.outcome,
+            detail=self.detail,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            limit=None if self.limit is None else LimitHit(**dict(self.limit)),
+            stdout=Captured(head, tail, self.stdout.total),
+            stderr=Captured(error_head, error_tail, self.stderr.total),
+            result=None if self.result is None else result,
+            artefacts=tuple(
+                Artefact(message.name, data, message.digest)
+                for message, data in zip(self.artefacts, artefacts, strict=True)
+            ),
+            missing_artefacts=tuple(
+                MissingArtefact(message.name, message.reason) for message in self.missing_artefacts
+            ),
+            usage=Usage(**dict(self.usage)),
+            timings=Timings(**dict(self.timings)),
+            tier=self.tier,
+            image=self.image,
+            enforcement=dict(self.enforcement),
+        )
+
+
+def blobs_of(execution: Execution) -> Iterator[bytes]:
+    """The bytes of a record, in the order of :meth:`DetachedRecord.sizes`."""
+    for captured in (execution.stdout, execution.stderr):
+        yield captured.head
+        yield captured.tail
+    yield execution.result or b""
+    for artefact in execution.artefacts:
+        yield artefact.data
+
+
+def _sizes(captured: Captured) -> CapturedSizes:
+    return CapturedSizes(head=len(captured.head), tail=len(captured.tail), total=captured.total)
+
+
+def _end(execution: Execution) -> dict[str, Any]:
+    hit = execution.limit
+    return {
+        "outcome": execution.outcome,
+        "detail": execution.detail,
+        "exit_code": execution.exit_code,
+        "signal": execution.signal,
+        "limit": None if hit is None else LimitHitMessage(**asdict(hit)),
+        "artefacts": tuple(
+            ArtefactMessage(name=file.name, size=len(file.data), digest=file.digest)
+            for file in execution.artefacts
+        ),
+        "missing_artefacts": tuple(
+            MissingArtefactMessage(name=file.name, reason=file.reason)
+            for file in execution.missing_artefacts
+        ),
+        "usage": UsageMessage(**asdict(execution.usage)),
+        "timings": TimingsMessage(**asdict(execution.timings)),
+        "tier": execution.tier,
+        "image": execution.image,
+        "enforcement": dict(execution.enforcement),
+    }

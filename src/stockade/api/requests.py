@@ -1,0 +1,218 @@
+"""What a caller asks for, as JSON, and how it becomes the port's requests."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from stockade.api.content import Content, Name
+from stockade.port import (
+    Command,
+    ExecutionRequest,
+    Limits,
+    Program,
+    PythonScript,
+    PythonSource,
+    SandboxRequest,
+    TerminalSize,
+    Tier,
+    TrustLevel,
+)
+from stockade.port.limits import _LARGEST, _SMALLEST
+
+
+class Message(BaseModel):
+    """Unknown means refuse: a field that nobody knows is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PythonSourceMessage(Message):
+    """Python source, run like ``python3 -c SOURCE ARGUMENTS``."""
+
+    kind: Literal["python"] = "python"
+    source: Content
+    arguments: tuple[Name, ...] = ()
+    fresh: bool = False
+    """Start a newly executed interpreter."""
+
+
+class PythonScriptMessage(Message):
+    """A Python file, written into the workspace and run like ``python3 NAME ARGUMENTS``."""
+
+    kind: Literal["script"] = "script"
+    name: Name
+    source: Content
+    arguments: tuple[Name, ...] = ()
+    fresh: bool = False
+
+
+class CommandMessage(Message):
+    """Any program of the image."""
+
+    kind: Literal["command"] = "command"
+    argv: tuple[Name, ...]
+
+
+ProgramMessage = Annotated[
+    PythonSourceMessage | PythonScriptMessage | CommandMessage, Field(discriminator="kind")
+]
+
+
+class TerminalMessage(Message):
+    """A terminal's size, in characters."""
+
+    rows: int = Field(ge=1, le=65_535)
+    columns: int = Field(ge=1, le=65_535)
+
+
+_DEFAULTS = Limits()
+
+
+def _limit(name: str) -> Any:
+    """The port judges the value, in a sentence of its own; the schema says the range."""
+    return Field(
+        default=getattr(_DEFAULTS, name),
+        strict=True,
+        json_schema_extra={"minimum": _SMALLEST[name], "maximum": _LARGEST[name]},
+    )
+
+
+class LimitsMessage(Message):
+    """Ceilings of one sandbox. What is left out has its default."""
+
+    wall_seconds: float = _limit("wall_seconds")
+    cpu_seconds: float = _limit("cpu_seconds")
+    cpus: float = _limit("cpus")
+    memory_bytes: int = _limit("memory_bytes")
+    processes: int = _limit("processes")
+    open_files: int = _limit("open_files")
+    disk_bytes: int = _limit("disk_bytes")
+    inodes: int = _limit("inodes")
+    output_bytes: int = _limit("output_bytes")
+    result_bytes: int = _limit("result_bytes")
+    artefact_bytes: int = _limit("artefact_bytes")
+    record_bytes: int = _limit("record_bytes")
+
+
+class SandboxMessage(Message):
+    """The sandbox that is asked for. Whose it is, the caller's key says."""
+
+    limits: LimitsMessage = Field(default_factory=LimitsMessage)
+    trust: TrustLevel = TrustLevel.UNTESTED
+    tier: Tier | None = None
+    """Exactly this tier; by default the strongest that can be started."""
+
+    def to_port(self, tenant: str) -> SandboxRequest:
+        """Raises :class:`~stockade.port.InvalidRequest`."""
+        return SandboxRequest(
+            tenant=tenant,
+            limits=Limits(**dict(self.limits)),
+            trust=self.trust,
+            tier=self.tier,
+        )
+
+    @classmethod
+    def of(cls, request: SandboxRequest) -> Self:
+        """The message for a request of the port's."""
+        return cls(
+            limits=LimitsMessage(**asdict(request.limits)), trust=request.trust, tier=request.tier
+        )
+
+
+class ProgramRequestMessage(Message):
+    """One program, and what goes in and out with it."""
+
+    program: ProgramMessage
+    environment: Mapping[str, Name] = Field(default_factory=dict)
+    files: Mapping[str, Content] = Field(default_factory=dict)
+    artefacts: tuple[Name, ...] = ()
+    working_directory: Name = ""
+    terminal: TerminalMessage | None = None
+    stdin: Content | None = b""
+    """All of standard input; ``null``: it comes by ``PUT .../stdin``."""
+
+    def to_port(self) -> ExecutionRequest:
+        """Raises :class:`~stockade.port.InvalidRequest`."""
+        return ExecutionRequest(
+            program=_program(self.program),
+            environment=dict(self.environment),
+            files=dict(self.files),
+            artefacts=self.artefacts,
+            working_directory=self.working_directory,
+            terminal=None if self.terminal is None else TerminalSize(**dict(self.terminal)),
+        )
+
+
+class ExecutionRequestMessage(ProgramRequestMessage):
+    """One program in a fresh sandbox of its own."""
+
+    sandbox: SandboxMessage = Field(default_factory=SandboxMessage)
+
+
+class SessionRequestMessage(Message):
+    """A sandbox for several executions."""
+
+    sandbox: SandboxMessage = Field(default_factory=SandboxMessage)
+    lease_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    """How long it lives unless the lease is extended; a value above the ceiling is refused."""
+    workspace: str | None = Field(default=None, max_length=128)
+    """A workspace that is kept: it is put in when the session opens, and saved when it ends."""
+
+
+class LeaseMessage(Message):
+    """A lease from now on."""
+
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+
+
+class SignalMessage(Message):
+    """A signal to a program and its process group."""
+
+    number: int = Field(ge=1, le=64)
+
+
+def _program(message: ProgramMessage) -> Program:
+    match message:
+        case PythonSourceMessage():
+            return PythonSource(message.source, message.arguments, message.fresh)
+        case PythonScriptMessage():
+            return PythonScript(message.name, message.source, message.arguments, message.fresh)
+        case CommandMessage():
+            return Command(message.argv)
+
+
+def program_message(program: Program) -> ProgramMessage:
+    """The message for a program of the port's."""
+    match program:
+        case PythonSource(source=source):
+            return PythonSourceMessage(
+                source=os.fsencode(source) if isinstance(source, str) else source,
+                arguments=program.arguments,
+                fresh=program.fresh,
+            )
+        case PythonScript():
+            return PythonScriptMessage(
+                name=program.name,
+                source=program.source,
+                arguments=program.arguments,
+                fresh=program.fresh,
+            )
+        case Command():
+            return CommandMessage(argv=program.argv)
+
+
+def request_fields(request: ExecutionRequest, stdin: bytes | None) -> dict[str, Any]:
+    """The fields of a :class:`ProgramRequestMessage` for a request of the port's."""
+    size = request.terminal
+    return {
+        "program": program_message(request.program),
+        "environment": dict(request.environment),
+        "files": dict(request.files),
+        "artefacts": request.artefacts,
+        "working_directory": request.working_directory,
+        "terminal": None if size is None else TerminalMessage(rows=size.rows, columns=size.columns),
+        "stdin": stdin,
+    }

@@ -1,0 +1,1 @@
+"""The control plane: tenants, keys, policy, budgets, audit. It touches no runtime."""
