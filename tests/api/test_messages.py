@@ -1,5 +1,7 @@
 """What goes through JSON and frames comes out as it went in."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -189,3 +191,13 @@ def test_an_unknown_field_is_refused() -> None:
         ExecutionRequestMessage.model_validate(
             {"program": {"kind": "python", "source": "1"}, "tenant": "other"}
         )
+
+
+def test_a_record_of_a_later_version_is_read() -> None:
+    """It may say more: a reader keeps what it knows."""
+    said = json.loads(DetachedRecord.of(Execution(Outcome.OK, "fine")).model_dump_json())
+    said["mood"] = "good"
+    said["usage"]["joules"] = 3
+    said["stdout"]["colour"] = "red"
+    record = DetachedRecord.model_validate_json(json.dumps(said))
+    assert record.to_port([b""] * 5) == Execution(Outcome.OK, "fine")

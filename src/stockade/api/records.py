@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from stockade.api.content import Content, Name
-from stockade.api.requests import Message
 from stockade.port import (
     Artefact,
     Captured,
@@ -21,10 +20,17 @@ from stockade.port import (
     Usage,
 )
 
+
+class _Part(BaseModel):
+    """A later version may say more: a reader keeps what it knows."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
 Size = Annotated[int, Field(ge=0, le=2**40)]
 
 
-class CapturedMessage(Message):
+class CapturedMessage(_Part):
     """What was kept of one output stream: its beginning, its end, and how much there was."""
 
     head: Content = b""
@@ -32,7 +38,7 @@ class CapturedMessage(Message):
     total: Size = 0
 
 
-class LimitHitMessage(Message):
+class LimitHitMessage(_Part):
     """The limit that ended an execution."""
 
     name: str
@@ -40,7 +46,7 @@ class LimitHitMessage(Message):
     used: float | None
 
 
-class ArtefactMessage(Message):
+class ArtefactMessage(_Part):
     """A file that left the workspace by being asked for. Its bytes are fetched by its digest."""
 
     name: Name
@@ -48,14 +54,14 @@ class ArtefactMessage(Message):
     digest: str
 
 
-class MissingArtefactMessage(Message):
+class MissingArtefactMessage(_Part):
     """A file that was asked for and did not come out, and why."""
 
     name: Name
     reason: str
 
 
-class UsageMessage(Message):
+class UsageMessage(_Part):
     """What an execution used. ``null`` where the machine cannot tell."""
 
     wall_seconds: float = 0.0
@@ -67,7 +73,7 @@ class UsageMessage(Message):
     written_bytes: int = 0
 
 
-class TimingsMessage(Message):
+class TimingsMessage(_Part):
     """Seconds spent before and during the run."""
 
     waited: float = 0.0
@@ -75,7 +81,7 @@ class TimingsMessage(Message):
     ran: float = 0.0
 
 
-class _EndMessage(Message):
+class _EndMessage(_Part):
     outcome: Outcome
     detail: str
     exit_code: int | None = None
@@ -108,7 +114,7 @@ class RecordMessage(_EndMessage):
         )
 
 
-class CapturedSizes(Message):
+class CapturedSizes(_Part):
     """Sizes of the two parts that were kept, which follow as blobs."""
 
     head: Size

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterable, Callable, Mapping
 from typing import Final
 
 from stockade.executor.boundary import BoundaryUsage
-from stockade.executor.capture import Capture
 from stockade.executor.files import fetch, put
 from stockade.executor.outcome import Evidence, Stopped, judge
 from stockade.executor.sandbox import Sandbox
@@ -36,6 +35,7 @@ from stockade.port import (
     Timings,
     Usage,
 )
+from stockade.port.capture import Capture
 
 CONTROL, STDIN, STDOUT, STDERR, RESULT, SOURCE = range(6)
 SPAN: Final = 6

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stockade.executor.capture import Capture
+from stockade.port.capture import Capture
 
 pytestmark = pytest.mark.plain_user
 

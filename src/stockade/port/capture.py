@@ -1,6 +1,6 @@
 """Keeping the beginning and the end of a stream, whatever its length."""
 
-from stockade.port import Captured
+from stockade.port.execution import Captured
 
 
 class Capture:
