@@ -1,0 +1,170 @@
+"""uvicorn's protocol with the bounds that it lacks.
+
+It waits for a connection's first headers for ever, takes headers of any size, queues whatever a
+peer pipelines, and waits for ever for a peer that does not read.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from stockade.api.problems import MEDIA_TYPE, Code, Problem
+from stockade.serving.bounds import Bounds
+
+
+def bounded(bounds: Bounds) -> type[HttpToolsProtocol]:
+    """The protocol's class for these bounds: uvicorn makes its instances itself."""
+
+    class BoundedProtocol(_BoundedProtocol):
+        _bounds = bounds
+
+    return BoundedProtocol
+
+
+class _BoundedProtocol(HttpToolsProtocol):
+    _bounds: Bounds
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._header_bytes = 0
+        self._in_headers = True
+        self._headers_due: asyncio.TimerHandle | None = None
+        self._read_due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._bounds.connections:
+            self._refuse(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                Problem.make(
+                    Code.UNAVAILABLE,
+                    f"{self._bounds.connections} connections are open, the most; try again later",
+                    retry_after=1.0,
+                ),
+            )
+            return
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop(self._headers_due)
+        self._stop(self._read_due)
+        self._unset_keepalive_if_required()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_headers:
+            self._header_bytes += len(data)
+            if self._headers_due is None:
+                self._expect_headers()
+        super().data_received(data)
+        # Judged after parsing: what came may have the headers' end and much of a body.
+        if self._in_headers and self._header_bytes > self._bounds.header_bytes:
+            self._refuse_headers()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._stop(self._headers_due)
+        self._headers_due = None
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self._bounds.header_bytes:
+            self._refuse_headers()
+            return
+        if not self._idle():
+            self.send_400_response("a second request before the first was answered")
+            return
+        try:
+            super().on_headers_complete()
+        except ValueError:
+            # Of a target that is no URL, or not ASCII; uvicorn lets it end the connection.
+            self.send_400_response("the request's target is no path")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_headers = True
+
+    def on_message_complete(self) -> None:
+        if self.transport.is_closing():
+            return
+        super().on_message_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._in_headers = True
+        self._header_bytes = 0
+        if self.transport.is_closing():
+            self._abort_within(self._bounds.closing_seconds)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._abort_within(self._bounds.stalled_seconds)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop(self._read_due)
+        self._read_due = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._abort_within(self._bounds.closing_seconds)
+
+    def send_400_response(self, msg: str) -> None:
+        """Whatever is no HTTP."""
+        self._refuse(HTTPStatus.BAD_REQUEST, Problem.make(Code.INVALID_REQUEST, msg))
+
+    def _idle(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def _expect_headers(self) -> None:
+        self._stop(self._headers_due)
+        self._headers_due = self.loop.call_later(self._bounds.header_seconds, self._headers_late)
+
+    def _headers_late(self) -> None:
+        self._refuse(
+            HTTPStatus.REQUEST_TIMEOUT,
+            Problem.make(
+                Code.INVALID_REQUEST,
+                f"no complete headers came within {self._bounds.header_seconds:g} s",
+            ),
+        )
+
+    def _refuse_headers(self) -> None:
+        self._refuse(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Problem.make(
+                Code.TOO_LARGE,
+                f"headers of more than {self._bounds.header_bytes} bytes",
+            ),
+        )
+
+    def _refuse(self, status: HTTPStatus, problem: Problem) -> None:
+        if self.transport.is_closing():
+            return
+        body = problem.model_copy(update={"status": int(status)}).body()
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        # An answer that has begun is not to be continued with another one.
+        if self._idle() or not self.cycle.response_started:
+            self.transport.write(head.encode() + body)
+        self.transport.close()
+        self._abort_within(self._bounds.closing_seconds)
+
+    def _abort_within(self, seconds: float) -> None:
+        self._stop(self._read_due)
+        self._read_due = self.loop.call_later(seconds, self.transport.abort)
+
+    @staticmethod
+    def _stop(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
