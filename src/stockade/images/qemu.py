@@ -131,7 +131,7 @@ def _fetch_unless_failed(cache: Path, *, again: bool) -> Path:
     try:
         path = fetch(cache)
     except CannotBuild as error:
-        failure.write_text(f"{time.time():.0f} {error}\n", encoding="utf-8")
+        failure.write_text(f"{int(time.time())} {error}\n", encoding="utf-8")
         raise
     failure.unlink(missing_ok=True)
     return path
