@@ -1,0 +1,350 @@
+"""A session over HTTP."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from pydantic import ValidationError
+
+from stockade.api.answers import FolderMessage, SandboxStateMessage
+from stockade.api.headers import encode_path
+from stockade.api.problems import Code
+from stockade.api.requests import LeaseMessage, ProgramRequestMessage, request_fields
+from stockade.client import calls
+from stockade.client.execution import RemoteExecution
+from stockade.client.transport import Interrupted, Outgoing, Transport, parsed
+from stockade.port import (
+    MIB,
+    Execution,
+    ExecutionRequest,
+    FileRefused,
+    InvalidRequest,
+    Limits,
+    OutputSink,
+    Refused,
+    SandboxLost,
+    StandardInput,
+    StockadeError,
+    Unavailable,
+    WorkspaceEntry,
+    check_workspace_path,
+)
+
+MOST_LIST_BYTES = 64 * MIB
+_BYTES_PER_FILE = 4096
+"""What a saved workspace may have for a file beside its content."""
+_LEAST_PAUSE = 0.5
+
+
+class RemoteSession:
+    """A sandbox that lives across several executions, for as long as its lease."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        id: str,  # noqa: A002 - the word of the API
+        limits: Limits,
+        *,
+        tenant: str | None,
+        keep_alive: float | None,
+        on_close: Callable[["RemoteSession"], None],
+    ) -> None:
+        """``keep_alive``: the lease, in seconds, that is extended until it is closed."""
+        self.id = id
+        self._transport = transport
+        self._path = f"/v1/sandboxes/{id}"
+        self._limits = limits
+        self._tenant = tenant
+        self._on_close = on_close
+        self._running: RemoteExecution | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        if keep_alive is not None:
+            self._keeping = asyncio.create_task(self._keep(keep_alive))
+
+    def __repr__(self) -> str:
+        state = "open" if self._closing is None else "closed"
+        return f"<RemoteSession {self.id} {state}>"
+
+    # --- programs ---
+
+    async def start(
+        self,
+        request: ExecutionRequest,
+        *,
+        stdin: StandardInput = b"",
+        on_output: OutputSink | None = None,
+        id: str | None = None,  # noqa: A002
+        idempotency_key: str | None = None,
+    ) -> RemoteExecution:
+        """Start a program; refused while another runs."""
+        self._require_open()
+        if self._running is not None and not self._running.done:
+            raise InvalidRequest("session", "a program runs in it; wait for its end")
+        identity = calls.identity(id, idempotency_key)
+        message = ProgramRequestMessage(**request_fields(request, calls.inline(stdin)))
+        with self._understood():
+            self._running = await calls.begin(
+                self._transport,
+                f"{self._path}/executions",
+                message,
+                request,
+                self._limits,
+                tenant=self._tenant,
+                identity=identity,
+                stdin=stdin,
+                on_output=on_output,
+            )
+        return self._running
+
+    async def run(
+        self,
+        request: ExecutionRequest,
+        *,
+        stdin: StandardInput = b"",
+        on_output: OutputSink | None = None,
+        id: str | None = None,  # noqa: A002
+        idempotency_key: str | None = None,
+    ) -> Execution:
+        """Start a program and wait for its end."""
+        running = await self.start(
+            request, stdin=stdin, on_output=on_output, id=id, idempotency_key=idempotency_key
+        )
+        return await running.wait()
+
+    # --- files ---
+
+    async def write_file(self, path: str, content: bytes | AsyncIterable[bytes]) -> None:
+        """Write a workspace file."""
+        self._require_open()
+        _check(path)
+        with self._understood(path):
+            await self._put(f"/files/{encode_path(path)}", content)
+
+    async def read_file(self, path: str) -> AsyncIterator[bytes]:
+        """Read a workspace file in pieces."""
+        self._require_open()
+        _check(path)
+        with self._understood(path):
+            pieces = self._get(f"/files/{encode_path(path)}", self._limits.disk_bytes)
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
+
+    async def list_files(self, path: str = "") -> list[WorkspaceEntry]:
+        """List a folder of the workspace."""
+        self._require_open()
+        if path:
+            _check(path)
+        with self._understood(path):
+            answer = await self._transport.ask(
+                "GET",
+                f"{self._path}/folders/{encode_path(path)}",
+                tenant=self._tenant,
+                most_bytes=MOST_LIST_BYTES,
+            )
+            folder = parsed(FolderMessage, answer)
+        return [WorkspaceEntry(entry.name, entry.kind, entry.size) for entry in folder.entries]
+
+    async def save(self) -> AsyncIterator[bytes]:
+        """The whole workspace, as bytes for ``restore``."""
+        self._require_open()
+        limits = self._limits
+        most = limits.disk_bytes + limits.inodes * _BYTES_PER_FILE + MIB
+        with self._understood():
+            pieces = self._get("/workspace", most)
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
+
+    async def restore(self, content: bytes | AsyncIterable[bytes]) -> None:
+        """Put what ``save`` gave into the workspace."""
+        self._require_open()
+        with self._understood():
+            await self._put("/workspace", content)
+
+    # --- its life ---
+
+    async def pause(self) -> None:
+        """Stop all its processes until ``resume``. Its lease goes on."""
+        await self._do("pause")
+
+    async def resume(self) -> None:
+        """Let its processes go on."""
+        await self._do("resume")
+
+    async def state(self) -> SandboxStateMessage:
+        """What it is doing, and what is left of its lease; extends nothing."""
+        self._require_open()
+        with self._understood():
+            answer = await self._transport.ask("GET", self._path, tenant=self._tenant)
+            return parsed(SandboxStateMessage, answer)
+
+    async def extend(self, seconds: float) -> SandboxStateMessage:
+        """A lease of so many seconds from now. Refused above the service's ceiling."""
+        self._require_open()
+        try:
+            message = LeaseMessage(seconds=seconds)
+        except ValidationError:
+            raise InvalidRequest("seconds", f"{seconds!r} is not a number above 0") from None
+        with self._understood():
+            answer = await self._transport.ask(
+                "POST",
+                f"{self._path}/lease",
+                tenant=self._tenant,
+                message=message.model_dump_json().encode(),
+            )
+            return parsed(SandboxStateMessage, answer)
+
+    async def close(self) -> None:
+        """Destroy the sandbox; returns when nothing of it lives.
+
+        Raises :class:`~stockade.port.Unavailable` where nobody confirms that: its lease ends it.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await self._transport.ask("DELETE", self._path, tenant=self._tenant)
+        except SandboxLost:
+            pass
+        except Refused as error:
+            if error.code != Code.NOT_FOUND:
+                raise
+        except Interrupted as error:
+            raise Unavailable(
+                f"{self._transport}: nobody confirms that session {self.id} is closed, which the "
+                f"end of its lease will: {error}"
+            ) from None
+        finally:
+            self._leave()
+        if self._running is not None:
+            await self._running.end()
+
+    def _leave(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+        self._on_close(self)
+
+    async def _keep(self, seconds: float) -> None:
+        """Extend its lease in time, until it is closed or gone."""
+        loop = asyncio.get_running_loop()
+        pause = seconds / 3
+        ends = loop.time() + seconds
+        while loop.time() < ends:
+            await asyncio.sleep(pause)
+            try:
+                await self.extend(seconds)
+            except Unavailable:
+                pause = max(_LEAST_PAUSE, pause / 2)
+            except SandboxLost:
+                if self._closing is not None:
+                    return
+                pause = max(_LEAST_PAUSE, pause / 2)
+            except StockadeError:
+                return  # whoever uses it next is told
+            else:
+                pause = seconds / 3
+                ends = loop.time() + seconds
+
+    async def _do(self, what: str) -> None:
+        self._require_open()
+        with self._understood():
+            await self._transport.ask("POST", f"{self._path}/{what}", tenant=self._tenant)
+
+    async def _put(self, path: str, content: bytes | AsyncIterable[bytes]) -> None:
+        body = Outgoing(content)
+        headers = self._transport.headers(
+            self._tenant, {"Content-Type": "application/octet-stream", "Accept": "application/json"}
+        )
+        if isinstance(content, bytes):
+            headers["Content-Length"] = str(len(content))
+        try:
+            async with asyncio.timeout(self._transport.timeouts.answer) as clock:
+                body.clock = clock
+                response = await self._transport.send(
+                    "PUT", self._path + path, headers, body, silent=True
+                )
+                try:
+                    await self._transport.require(response)
+                finally:
+                    response.release()
+        except TimeoutError:
+            if body.failure is not None:
+                raise body.failure from None
+            raise Interrupted(
+                "it does not take what is sent, or does not say that it has"
+            ) from None
+
+    async def _get(self, path: str, most_bytes: int) -> AsyncGenerator[bytes, None]:
+        headers = self._transport.headers(self._tenant, {"Accept": "application/octet-stream"})
+        response = await self._transport.send("GET", self._path + path, headers)
+        try:
+            await self._transport.require(response)
+            if not _says_its_end(response):
+                raise Interrupted("its answer does not say where it ends")
+            taken = 0
+            async for piece in self._transport.pieces(response):
+                taken += len(piece)
+                if taken > most_bytes:
+                    raise Interrupted(
+                        f"it sends more than the {most_bytes} bytes that can be there"
+                    )
+                yield piece
+        except BaseException:
+            response.close()
+            raise
+        finally:
+            response.release()
+
+    def _require_open(self) -> None:
+        if self._closing is not None:
+            raise SandboxLost("the session is closed")
+
+    @contextlib.contextmanager
+    def _understood(self, path: str | None = None) -> Iterator[None]:
+        """What a refusal means of a session. ``path``: whose file it is about."""
+        try:
+            yield
+        except FileRefused as error:
+            raise FileRefused(error.path if path is None else path, error.reason) from None
+        except Refused as error:
+            if error.code == Code.NOT_FOUND:
+                raise SandboxLost(
+                    f"there is no session {self.id} any more: it was closed, or its lease ended"
+                ) from None
+            if error.code == Code.CONFLICT:
+                raise InvalidRequest("session", str(error)) from None
+            raise
+        except Interrupted as error:
+            raise SandboxLost(f"{self._transport}: {error}") from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _check(path: str) -> None:
+    try:
+        check_workspace_path("path", path)
+    except InvalidRequest as error:
+        raise FileRefused(path, str(error).removeprefix("path: ")) from None
+
+
+def _says_its_end(response: aiohttp.ClientResponse) -> bool:
+    """Else a connection that is cut would look like the end."""
+    return "Content-Length" in response.headers or (
+        response.headers.get("Transfer-Encoding", "").lower() == "chunked"
+    )
