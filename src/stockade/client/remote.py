@@ -1,7 +1,7 @@
 """The port over HTTP: ``open_remote(url, key=...)``."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -44,13 +44,15 @@ async def open_remote(
     ca: str | Path | None = None,
     client_certificate: tuple[str | Path, str | Path] | str | Path | None = None,
     timeouts: Timeouts | None = None,
+    more_headers: Callable[[], Mapping[str, str]] = dict,
 ) -> "AsyncIterator[RemoteEnvironment]":
     """A service, by its URL; nothing is asked of it before the first call.
 
     ``key``: what it knows its caller by. ``tenant``: for an executor, which is told of each call
     whose it is: this one's, unless a :class:`~stockade.port.SandboxRequest` says another.
     ``ca``: a file with the certificates to trust instead of the system's. ``client_certificate``:
-    a file with a certificate and its key, or one file each. Raises
+    a file with a certificate and its key, or one file each. ``more_headers``: called for each
+    request; what it gives goes with it, such as ``traceparent``. Raises
     :class:`~stockade.port.InvalidRequest`.
     """
     if tenant is not None:
@@ -61,6 +63,7 @@ async def open_remote(
         tenant=tenant,
         tls=client_tls(ca, client_certificate),
         timeouts=timeouts or Timeouts(),
+        more_headers=more_headers,
     )
     async with RemoteEnvironment(transport) as environment:
         yield environment

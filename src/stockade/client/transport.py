@@ -9,7 +9,7 @@ import asyncio
 import random
 import re
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -149,12 +149,14 @@ class Transport:
         tenant: str | None,
         tls: ssl.SSLContext | None,
         timeouts: Timeouts,
+        more_headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         if not _KEY.fullmatch(key):
             raise InvalidRequest("key", "it is not 1 to 1024 visible ASCII characters")
         self.tenant = tenant
         self.timeouts = timeouts
         self._address = address
+        self._more_headers = more_headers
         self._headers = {
             "Authorization": f"Bearer {key}",
             "User-Agent": f"stockade/{stockade.__version__}",
@@ -197,7 +199,7 @@ class Transport:
 
     def headers(self, tenant: str | None, more: Mapping[str, str]) -> dict[str, str]:
         """Of one request. ``tenant``: whose it is, where the service is told."""
-        found = {**self._headers, **more}
+        found = {**self._headers, **self._more_headers(), **more}
         if tenant is not None:
             found[names.TENANT] = names.encode_tenant(tenant)
         return found
