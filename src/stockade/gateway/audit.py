@@ -1,0 +1,262 @@
+"""Reading the audit trail, and finding out whether it is as it was written."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, func, select
+
+from stockade.gateway.clock import spell
+from stockade.gateway.database import Database
+from stockade.gateway.journal import GENESIS, MAX_SUBJECT, chained, escaped
+from stockade.gateway.schema import audit, audit_head
+from stockade.port import InvalidRequest
+
+MAX_PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One record."""
+
+    number: int
+    digest: str
+    time: int
+    tenant: str | None
+    key_id: str | None
+    action: str
+    subject: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def for_tenant(self) -> dict[str, Any]:
+        """For the tenant itself. Not its number, which would tell what others do."""
+        return {
+            "digest": self.digest,
+            "time": spell(self.time),
+            "key_id": self.key_id,
+            "action": self.action,
+            "subject": self.subject,
+            "facts": dict(self.facts),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Records, the latest first, and where to go on."""
+
+    records: tuple[AuditRecord, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of the trail, to be kept where nobody who can write the database can write."""
+
+    number: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.digest}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Head":
+        """Read what ``str`` wrote. Raises ``ValueError``."""
+        number, _, digest = text.strip().partition(":")
+        if not (number.isascii() and number.isdigit() and len(number) <= 18 and _is_digest(digest)):
+            raise ValueError("an anchor is like 42:DIGEST, as `stockade audit head` prints it")
+        return cls(int(number), digest)
+
+
+class Audit:
+    """Queries."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def query(
+        self,
+        tenant: str,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        action: str | None = None,
+        subject: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> Page:
+        """A tenant's own records, the latest first. Raises :class:`InvalidRequest`."""
+        return await self._database.run(
+            lambda connection: find(
+                connection, tenant, cursor, limit,
+                action=action, subject=subject, since=since, until=until,
+            )
+        )  # fmt: skip
+
+    def head(self) -> Head:
+        """The end of the trail."""
+        return self._database.read(_head)
+
+
+def _head(connection: Connection) -> Head:
+    row = connection.execute(select(audit_head.c.number, audit_head.c.digest)).one_or_none()
+    return Head(0, GENESIS) if row is None else Head(row.number, row.digest)
+
+
+def find(
+    connection: Connection,
+    tenant: str | None,
+    cursor: str | None = None,
+    limit: int = 100,
+    *,
+    action: str | None = None,
+    subject: str | None = None,
+    since: int | None = None,
+    until: int | None = None,
+) -> Page:
+    """Records of one tenant, or of all; the latest first.
+
+    A cursor is the digest of the last record of the page before: another tenant's is none.
+    """
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidRequest("limit", f"{limit} is outside 1 to {MAX_PAGE}")
+    query = select(audit.c.number, audit.c.digest, audit.c.body)
+    if tenant is not None:
+        query = query.where(audit.c.tenant == tenant)
+    if cursor is not None:
+        place = select(audit.c.number).where(audit.c.digest == cursor)
+        if tenant is not None:
+            place = place.where(audit.c.tenant == tenant)
+        number = connection.scalar(place) if _is_digest(cursor) else None
+        if number is None:
+            raise InvalidRequest("cursor", "it is none that was handed out here")
+        query = query.where(audit.c.number < number)
+    if action is not None:
+        query = query.where(audit.c.action == escaped(action))
+    if subject is not None:
+        query = query.where(audit.c.subject == escaped(subject[:MAX_SUBJECT]))
+    if since is not None:
+        query = query.where(audit.c.time >= since)
+    if until is not None:
+        query = query.where(audit.c.time < until)
+    rows = connection.execute(query.order_by(audit.c.number.desc()).limit(limit + 1)).all()
+    found = tuple(_record(row.number, row.digest, row.body) for row in rows[:limit])
+    return Page(found, found[-1].digest if len(rows) > limit else None)
+
+
+def _record(number: int, digest: str, body: str) -> AuditRecord:
+    data = json.loads(body)
+    return AuditRecord(
+        number=number,
+        digest=digest,
+        time=data["time"],
+        tenant=data["tenant"],
+        key_id=data["key_id"],
+        action=data["action"],
+        subject=data["subject"],
+        facts=data["facts"],
+    )
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and all(c in "0123456789abcdef" for c in text)
+
+
+# --- verifying -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something that is not as it was written."""
+
+    number: int
+    """Of the record; the trail is sound in front of it."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found."""
+
+    records: int
+    head: Head
+    flaws: tuple[Flaw, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.flaws
+
+
+_BATCH = 1000
+_MOST_FLAWS = 100
+
+
+def verify(connection: Connection, anchors: tuple[Head, ...] = ()) -> Verdict:
+    """Check every record, the end, and anchors that were kept elsewhere.
+
+    After a flaw it goes on from what that record says of itself, so that each flaw is named
+    once, and not everything behind it.
+    """
+    flaws: list[Flaw] = []
+    wanted = {anchor.number: anchor.digest for anchor in anchors if anchor.number}
+    previous, last, count = GENESIS, 0, 0
+    for number, digest, row in _walk(connection):
+        count += 1
+        if number != last + 1:
+            missing = f"{last + 1}" if number == last + 2 else f"{last + 1} to {number - 1}"
+            flaws.append(Flaw(last + 1, f"missing: {missing}"))
+            # What the one before it was is lost: it is believed by its own successor alone.
+        elif (wrong := _wrong(row, previous)) is not None:
+            flaws.append(Flaw(number, wrong))
+        anchor = wanted.pop(number, digest)
+        if anchor != digest:
+            flaws.append(Flaw(number, f"differs from the anchor {anchor}"))
+        previous, last = digest, number
+        if len(flaws) >= _MOST_FLAWS:
+            break
+    else:
+        head = _head(connection)
+        if head != Head(last, previous):
+            flaws.append(
+                Flaw(
+                    last,
+                    f"the trail ends here, and {head} is said to be its end: cut off or added to",
+                )
+            )
+        flaws.extend(Flaw(number, "missing, though there is an anchor of it") for number in wanted)
+    return Verdict(count, Head(last, previous), tuple(flaws))
+
+
+def _walk(connection: Connection) -> Iterator[tuple[int, str, Any]]:
+    """Every record in order, a bounded number at a time."""
+    last = None
+    while True:
+        query = select(audit).order_by(audit.c.number).limit(_BATCH)
+        rows = connection.execute(query if last is None else query.where(audit.c.number > last))
+        found = rows.all()
+        if not found:
+            return
+        for row in found:
+            yield row.number, row.digest, row
+        last = found[-1].number
+
+
+def _wrong(row: Any, previous: str) -> str | None:
+    """What is wrong with one record behind the one whose digest is ``previous``."""
+    try:
+        if not _is_digest(previous) or chained(previous, row.body) != row.digest:
+            return "changed, or not the one that stood here"
+        data = json.loads(row.body)
+        columns = (data["number"], data["time"], data["tenant"], data["action"])
+        subject = escaped(data["subject"])
+    except (ValueError, KeyError, TypeError):
+        return "it is no record"
+    if columns != (row.number, row.time, row.tenant, row.action) or subject != row.subject:
+        return "its columns differ from its body"
+    return None
+
+
+def count(connection: Connection) -> int:
+    """How many there are."""
+    return connection.scalar(select(func.count()).select_from(audit)) or 0

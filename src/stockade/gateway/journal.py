@@ -1,0 +1,130 @@
+"""Writing the audit trail: append-only, each record chained to the one before by SHA-256.
+
+A record's body is JSON in a canonical form (sorted keys, ASCII, no blanks). Its digest is taken over
+the digest before it and the body. Whatever a caller or a guest named is in the body as an escaped
+string: it can neither end a line nor steer a terminal.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import Connection, insert, update
+
+from stockade.gateway.clock import Clock
+from stockade.gateway.schema import audit, audit_head
+
+GENESIS: Final = "0" * 64
+_DOMAIN: Final = b"stockade audit 1\n"
+MAX_FACTS: Final = 64 * 1024
+MAX_SUBJECT: Final = 512
+
+
+class Action(StrEnum):
+    """What was done."""
+
+    EXECUTION_BEGUN = "execution.begun"
+    EXECUTION_ENDED = "execution.ended"
+    EXECUTION_REFUSED = "execution.refused"
+    SANDBOX_OPENED = "sandbox.opened"
+    SANDBOX_CLOSED = "sandbox.closed"
+    SANDBOX_REFUSED = "sandbox.refused"
+    REQUEST_REFUSED = "request.refused"
+    EGRESS_DENIED = "egress.denied"
+    ARTEFACT_KEPT = "artefact.kept"
+    ARTEFACT_OUT = "artefact.out"
+    ARTEFACT_DELETED = "artefact.deleted"
+    WORKSPACE_SAVED = "workspace.saved"
+    WORKSPACE_DELETED = "workspace.deleted"
+    TENANT_CREATED = "tenant.created"
+    TENANT_DISABLED = "tenant.disabled"
+    TENANT_ENABLED = "tenant.enabled"
+    POLICY_CHANGED = "policy.changed"
+    KEY_CREATED = "key.created"
+    KEY_REVOKED = "key.revoked"
+    GATEWAY_STARTED = "gateway.started"
+    GATEWAY_STOPPED = "gateway.stopped"
+    GATEWAY_LOST = "gateway.lost"
+
+
+class Journal:
+    """Appends records within one transaction, whose caller holds the head's lock."""
+
+    def __init__(self, connection: Connection, clock: Clock, number: int, digest: str) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._number = number
+        self._digest = digest
+        self._rows: list[dict[str, Any]] = []
+
+    def add(
+        self,
+        action: Action,
+        subject: str,
+        *,
+        tenant: str | None = None,
+        key_id: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+        time: int | None = None,
+    ) -> None:
+        """Append one. It is written with the others of its transaction, by :meth:`finish`."""
+        moment = self._clock() if time is None else time
+        subject = subject[:MAX_SUBJECT]
+        text = canonical(dict(facts or {}))
+        if len(text) > MAX_FACTS:
+            facts = {"too_long": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        self._number += 1
+        body = canonical(
+            {
+                "number": self._number,
+                "time": moment,
+                "tenant": tenant,
+                "key_id": key_id,
+                "action": action.value,
+                "subject": subject,
+                "facts": dict(facts or {}),
+            }
+        )
+        self._digest = chained(self._digest, body)
+        self._rows.append(
+            {
+                "number": self._number,
+                "digest": self._digest,
+                "time": moment,
+                "tenant": tenant,
+                "action": action.value,
+                "subject": escaped(subject),
+                "body": body,
+            }
+        )
+
+    def finish(self) -> None:
+        """Write what was added, and the new end."""
+        if not self._rows:
+            return
+        self._connection.execute(_APPEND, self._rows)
+        self._connection.execute(_MOVE_HEAD, {"number": self._number, "digest": self._digest})
+        self._rows.clear()
+
+
+_APPEND = insert(audit)
+_MOVE_HEAD = update(audit_head).where(audit_head.c.id == 1)
+
+
+def canonical(data: object) -> str:
+    """The one spelling of a value: ASCII, no line breaks, keys sorted. Surrogates are escaped."""
+    return json.dumps(
+        data, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":")
+    )
+
+
+def escaped(text: str) -> str:
+    """A text as it stands between the quotes of JSON."""
+    return json.dumps(text, ensure_ascii=True)[1:-1]
+
+
+def chained(previous: str, body: str) -> str:
+    """The digest of a record behind the one whose digest is ``previous``."""
+    return hashlib.sha256(_DOMAIN + bytes.fromhex(previous) + body.encode("ascii")).hexdigest()
