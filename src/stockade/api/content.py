@@ -39,7 +39,8 @@ def _decoded(value: object) -> bytes:
     raise ValueError('it is neither text nor {"base64": "..."}')
 
 
-def _encoded(data: bytes) -> str | dict[str, str]:
+def encode_content(data: bytes) -> str | dict[str, str]:
+    """Bytes, as JSON has them."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -57,16 +58,17 @@ def _text(value: object) -> str:
     return value
 
 
-def _encoded_name(name: str) -> str | dict[str, str]:
-    return _encoded(os.fsencode(name))
+def encode_name(name: str) -> str | dict[str, str]:
+    """A name, as JSON has it."""
+    return encode_content(os.fsencode(name))
 
 
 Content = Annotated[
-    bytes, BeforeValidator(_decoded), PlainSerializer(_encoded), WithJsonSchema(_SCHEMA)
+    bytes, BeforeValidator(_decoded), PlainSerializer(encode_content), WithJsonSchema(_SCHEMA)
 ]
 """Bytes."""
 
 Name = Annotated[
-    str, BeforeValidator(_decoded_name), PlainSerializer(_encoded_name), WithJsonSchema(_SCHEMA)
+    str, BeforeValidator(_decoded_name), PlainSerializer(encode_name), WithJsonSchema(_SCHEMA)
 ]
 """A name or an argument of the guest's system: bytes, in Python text with surrogates."""

@@ -153,7 +153,7 @@ class DetachedRecord(_EndMessage):
             detail=self.detail,
             exit_code=self.exit_code,
             signal=self.signal,
-            limit=None if self.limit is None else LimitHit(**dict(self.limit)),
+            limit=None if self.limit is None else LimitHit(**vars(self.limit)),
             stdout=Captured(head, tail, self.stdout.total),
             stderr=Captured(error_head, error_tail, self.stderr.total),
             result=None if self.result is None else result,
@@ -164,8 +164,8 @@ class DetachedRecord(_EndMessage):
             missing_artefacts=tuple(
                 MissingArtefact(message.name, message.reason) for message in self.missing_artefacts
             ),
-            usage=Usage(**dict(self.usage)),
-            timings=Timings(**dict(self.timings)),
+            usage=Usage(**vars(self.usage)),
+            timings=Timings(**vars(self.timings)),
             tier=self.tier,
             image=self.image,
             enforcement=dict(self.enforcement),

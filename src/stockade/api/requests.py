@@ -11,6 +11,7 @@ from stockade.api.content import Content, Name
 from stockade.port import (
     Command,
     ExecutionRequest,
+    InvalidRequest,
     Limits,
     Program,
     PythonScript,
@@ -122,12 +123,28 @@ class SandboxMessage(Message):
         )
 
 
+class VariableMessage(Message):
+    """A variable whose name need not be text."""
+
+    name: Name
+    value: Name
+
+
+class FileMessage(Message):
+    """A file whose path need not be text."""
+
+    name: Name
+    content: Content
+
+
 class ProgramRequestMessage(Message):
     """One program, and what goes in and out with it."""
 
     program: ProgramMessage
-    environment: Mapping[str, Name] = Field(default_factory=dict)
-    files: Mapping[str, Content] = Field(default_factory=dict)
+    environment: Mapping[str, Name] | tuple[VariableMessage, ...] = Field(default_factory=dict)
+    """By name, or a list."""
+    files: Mapping[str, Content] | tuple[FileMessage, ...] = Field(default_factory=dict)
+    """By path below ``/workspace``, or a list."""
     artefacts: tuple[Name, ...] = ()
     working_directory: Name = ""
     terminal: TerminalMessage | None = None
@@ -138,8 +155,8 @@ class ProgramRequestMessage(Message):
         """Raises :class:`~stockade.port.InvalidRequest`."""
         return ExecutionRequest(
             program=_program(self.program),
-            environment=dict(self.environment),
-            files=dict(self.files),
+            environment=_by_name("environment", self.environment, "value"),
+            files=_by_name("files", self.files, "content"),
             artefacts=self.artefacts,
             working_directory=self.working_directory,
             terminal=None if self.terminal is None else TerminalSize(**dict(self.terminal)),
@@ -182,6 +199,17 @@ def _program(message: ProgramMessage) -> Program:
             return PythonScript(message.name, message.source, message.arguments, message.fresh)
         case CommandMessage():
             return Command(message.argv)
+
+
+def _by_name(field: str, pairs: Mapping[str, Any] | tuple[Any, ...], what: str) -> dict[str, Any]:
+    if isinstance(pairs, Mapping):
+        return dict(pairs)
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        if pair.name in found:
+            raise InvalidRequest(field, f"{pair.name!r} is named twice")
+        found[pair.name] = getattr(pair, what)
+    return found
 
 
 def program_message(program: Program) -> ProgramMessage:

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 
-from pydantic import BaseModel
-
 from stockade.api import headers as names
 from stockade.api.frames import MEDIA_TYPE
 from stockade.client.execution import RemoteExecution, Wanted
@@ -41,7 +39,7 @@ def inline(stdin: StandardInput) -> bytes | None:
 async def begin(
     transport: Transport,
     path: str,
-    message: BaseModel,
+    message: bytes,
     request: ExecutionRequest,
     limits: Limits,
     *,
@@ -61,7 +59,6 @@ async def begin(
         on_output=on_output,
         id=identity.get(names.ID),
     )
-    body = message.model_dump_json().encode()
     headers = transport.headers(
         tenant, {"Accept": MEDIA_TYPE, "Content-Type": "application/json", **identity}
     )
@@ -70,7 +67,7 @@ async def begin(
     try:
         async with asyncio.timeout(seconds):
             response = await transport.send(
-                "POST", path, headers, body, repeatable=names.IDEMPOTENCY_KEY in identity
+                "POST", path, headers, message, repeatable=names.IDEMPOTENCY_KEY in identity
             )
             if response.status != 200:
                 await transport.require(response)

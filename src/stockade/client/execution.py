@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterable, Callable
 from dataclasses import asdict, dataclass, replace
 from signal import Signals
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 from pydantic import ValidationError
@@ -52,6 +52,7 @@ SINK_SECONDS: Final = 0.5
 """How long a sink may still take output after the execution was cancelled."""
 _END_SECONDS = 30.0
 _TAIL_SECONDS = 1.0
+_BEYOND = 2**63
 _MOST_STARTED_BYTES = 4096
 _MOST_RECORD_BYTES = 256 * 1024
 # A name has 4095 bytes, of which JSON makes up to six each.
@@ -437,11 +438,16 @@ def contradiction(execution: Execution, wanted: Wanted) -> str | None:
     for artefact in execution.artefacts:
         if artefact.digest != "sha256:" + hashlib.sha256(artefact.data).hexdigest():
             return f"the digest of {artefact.name!r} is another's"
-    limit = execution.limit
-    numbers: list[Any] = [*asdict(execution.usage).values(), *asdict(execution.timings).values()]
-    numbers += [] if limit is None else [limit.ceiling, limit.used]
-    if not all(number is None or 0 <= number < 2**63 for number in numbers):
-        return "a number that nothing can have"
+    usage, timings, limit = execution.usage, execution.timings, execution.limit
+    numbers = (
+        *(usage.wall_seconds, usage.cpu_seconds, usage.peak_memory_bytes, usage.peak_processes),
+        *(usage.disk_bytes, usage.inodes, usage.written_bytes),
+        *(timings.waited, timings.set_up, timings.ran),
+        *((limit.ceiling, limit.used) if limit is not None else ()),
+    )
+    for value in numbers:
+        if value is not None and not 0 <= value < _BEYOND:  # nor NaN, nor infinite
+            return "a number that nothing can have"
     return None
 
 

@@ -1,23 +1,16 @@
 """The port over HTTP: ``open_remote(url, key=...)``."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pydantic import ValidationError
-
 from stockade.api.answers import SandboxList, SandboxStateMessage
 from stockade.api.headers import is_identifier
-from stockade.api.requests import (
-    ExecutionRequestMessage,
-    SandboxMessage,
-    SessionRequestMessage,
-    request_fields,
-)
-from stockade.client import address, calls
+from stockade.client import address, calls, messages
 from stockade.client.execution import RemoteExecution
 from stockade.client.session import MOST_LIST_BYTES, RemoteSession
 from stockade.client.transport import Interrupted, Timeouts, Transport, client_tls, parsed
@@ -106,9 +99,7 @@ class RemoteEnvironment:
         wanted = sandbox or _DEFAULT
         tenant = self._tenant(sandbox)
         identity = calls.identity(id, idempotency_key)
-        message = ExecutionRequestMessage(
-            **request_fields(request, calls.inline(stdin)), sandbox=SandboxMessage.of(wanted)
-        )
+        message = messages.execution(request, wanted, calls.inline(stdin))
         self._calling += 1
         try:
             execution = await calls.begin(
@@ -169,20 +160,16 @@ class RemoteEnvironment:
         wanted = sandbox or _DEFAULT
         tenant = self._tenant(sandbox)
         identity = calls.identity(id)
-        try:
-            message = SessionRequestMessage(
-                sandbox=SandboxMessage.of(wanted), lease_seconds=lease_seconds, workspace=workspace
-            )
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            raise InvalidRequest(str(first["loc"][0]), first["msg"]) from None
+        if not lease_seconds > 0 or math.isinf(lease_seconds):
+            raise InvalidRequest("lease_seconds", f"{lease_seconds!r} is not a number above 0")
+        message = messages.session(wanted, lease_seconds, workspace)
         self._calling += 1
         try:
             answer = await self._transport.ask(
                 "POST",
                 "/v1/sandboxes",
                 tenant=tenant,
-                message=message.model_dump_json().encode(),
+                message=message,
                 more=identity,
             )
             told = parsed(SandboxStateMessage, answer)

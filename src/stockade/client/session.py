@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from stockade.api.answers import FolderMessage, SandboxStateMessage
 from stockade.api.headers import encode_path
 from stockade.api.problems import Code
-from stockade.api.requests import LeaseMessage, ProgramRequestMessage, request_fields
-from stockade.client import calls
+from stockade.api.requests import LeaseMessage
+from stockade.client import calls, messages
 from stockade.client.execution import RemoteExecution
 from stockade.client.transport import Interrupted, Outgoing, Transport, parsed
 from stockade.port import (
@@ -85,7 +85,7 @@ class RemoteSession:
         if self._running is not None and not self._running.done:
             raise InvalidRequest("session", "a program runs in it; wait for its end")
         identity = calls.identity(id, idempotency_key)
-        message = ProgramRequestMessage(**request_fields(request, calls.inline(stdin)))
+        message = messages.program(request, calls.inline(stdin))
         with self._understood():
             self._running = await calls.begin(
                 self._transport,

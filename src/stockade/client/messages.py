@@ -1,0 +1,121 @@
+"""What is asked for, as JSON: what src/stockade/api/requests.py reads, of what differs from a default.
+
+Each call makes one, and the port has judged each value already: so without models.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+from stockade.api.content import encode_content, encode_name
+from stockade.port import (
+    Command,
+    ExecutionRequest,
+    Limits,
+    Program,
+    PythonScript,
+    PythonSource,
+    SandboxRequest,
+)
+
+_LIMITS = tuple(field.name for field in fields(Limits))
+_DEFAULT = Limits()
+
+
+def execution(request: ExecutionRequest, sandbox: SandboxRequest, stdin: bytes | None) -> bytes:
+    """An ``ExecutionRequestMessage``."""
+    return _dumped({**_program_request(request, stdin), "sandbox": _sandbox(sandbox)})
+
+
+def program(request: ExecutionRequest, stdin: bytes | None) -> bytes:
+    """A ``ProgramRequestMessage``."""
+    return _dumped(_program_request(request, stdin))
+
+
+def session(sandbox: SandboxRequest, lease_seconds: float, workspace: str | None) -> bytes:
+    """A ``SessionRequestMessage``."""
+    found: dict[str, Any] = {"sandbox": _sandbox(sandbox), "lease_seconds": lease_seconds}
+    if workspace is not None:
+        found["workspace"] = workspace
+    return _dumped(found)
+
+
+def _program_request(request: ExecutionRequest, stdin: bytes | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"program": _program(request.program)}
+    if request.environment:
+        found["environment"] = _named(request.environment, encode_name, "value")
+    if request.files:
+        found["files"] = _named(request.files, encode_content, "content")
+    if request.artefacts:
+        found["artefacts"] = [encode_name(name) for name in request.artefacts]
+    if request.working_directory:
+        found["working_directory"] = encode_name(request.working_directory)
+    if request.terminal is not None:
+        found["terminal"] = {
+            "rows": request.terminal.rows,
+            "columns": request.terminal.columns,
+        }
+    if stdin is None or stdin:
+        found["stdin"] = None if stdin is None else encode_content(stdin)
+    return found
+
+
+def _named(
+    pairs: Mapping[str, Any], encode: Callable[[Any], object], content: str
+) -> dict[str, object] | list[dict[str, object]]:
+    """By name; a list where a name is no text."""
+    if all(_is_text(name) for name in pairs):
+        return {name: encode(value) for name, value in pairs.items()}
+    return [{"name": encode_name(name), content: encode(value)} for name, value in pairs.items()]
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _program(program: Program) -> dict[str, Any]:
+    found: dict[str, Any]
+    match program:
+        case PythonSource(source=source):
+            if isinstance(source, str):
+                source = os.fsencode(source)
+            found = {"kind": "python", "source": encode_content(source)}
+        case PythonScript():
+            found = {
+                "kind": "script",
+                "name": encode_name(program.name),
+                "source": encode_content(program.source),
+            }
+        case Command():
+            return {"kind": "command", "argv": [encode_name(word) for word in program.argv]}
+    if program.arguments:
+        found["arguments"] = [encode_name(argument) for argument in program.arguments]
+    if program.fresh:
+        found["fresh"] = True
+    return found
+
+
+@lru_cache(maxsize=64)  # a caller has few kinds of sandbox, and asks again and again
+def _sandbox(sandbox: SandboxRequest) -> dict[str, Any]:
+    limits = {
+        name: getattr(sandbox.limits, name)
+        for name in _LIMITS
+        if getattr(sandbox.limits, name) != getattr(_DEFAULT, name)
+    }
+    found: dict[str, Any] = {"trust": sandbox.trust}
+    if limits:
+        found["limits"] = limits
+    if sandbox.tier is not None:
+        found["tier"] = sandbox.tier
+    return found
+
+
+def _dumped(found: dict[str, Any]) -> bytes:
+    return json.dumps(found, separators=(",", ":"), allow_nan=False).encode()
