@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": ("stockade.cli.doctor", "Say what this machine can start, and how limits are kept."),
     "attack": ("stockade.cli.attack.command", "Try what the boundary must stop, on this machine."),
     "image": ("stockade.cli.image", "Build what microVMs start from, and list what was built."),
+    "config": ("stockade.cli.config", "Check the services' configuration, and show its values."),
     "completion": ("stockade.cli.completion", "Print the completion script for a shell."),
 }
 

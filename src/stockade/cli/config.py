@@ -1,0 +1,82 @@
+"""``stockade config``."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stockade.cli import exit_codes
+from stockade.cli.failure import Failure
+from stockade.cli.options import FileName
+from stockade.cli.report import neutral, say
+
+if TYPE_CHECKING:
+    from stockade.cli.settings import Settings
+
+
+@click.group("config")
+def config() -> None:
+    """Check the configuration of the services, and show what it comes to.
+
+    A variable such as STOCKADE_GATEWAY__LISTEN__PORT=8700 takes the place of the key
+    gateway.listen.port.
+    """
+
+
+@config.command("check")
+@click.argument("file", type=FileName())
+def check(file: str) -> int:
+    """Say everything for which a service would refuse to start with it."""
+    settings = _load(file)
+    if settings is None:
+        return exit_codes.USAGE
+    wrong = [
+        f"{name}: {reason}"
+        for name, section in settings.sections.items()
+        for reason in getattr(section, "check", list)()
+    ]
+    for reason in wrong:
+        say(reason)
+    if wrong:
+        return exit_codes.USAGE
+    names = ", ".join(settings.sections) or "no section"
+    click.echo(f"{neutral(file)}: {names}: nothing is wrong")
+    return exit_codes.OK
+
+
+@config.command("show")
+@click.argument("file", type=FileName())
+def show(file: str) -> int:
+    """Print every value, secrets masked, and behind it where it comes from."""
+    from stockade.cli.settings import effective, spelled
+
+    settings = _load(file)
+    if settings is None:
+        return exit_codes.USAGE
+    section = ""
+    for key, value, origin in effective(settings):
+        first, _, rest = key.partition(".")
+        if first != section:
+            click.echo(f"{chr(10) if section else ''}[{first}]")
+            section = first
+        # TOML has no null: what is not set is a comment.
+        line = f"# {rest} is not set" if value is None else f"{rest} = {spelled(value)}"
+        click.echo(f"{line}  # {neutral(origin)}")
+    return exit_codes.OK
+
+
+def _load(file: str) -> "Settings | None":
+    from stockade.cli.settings import SettingsError, load, models
+
+    try:
+        known = models()
+    except ImportError as error:
+        raise Failure(
+            f"the services are not installed ({error}): pip install 'stockade[service]'",
+            exit_codes.UNAVAILABLE,
+        ) from None
+    try:
+        return load(file, known)
+    except SettingsError as error:
+        for reason in error.reasons:
+            say(reason)
+        return None
