@@ -57,6 +57,7 @@ KERNEL_OPTIONS: Final = (
 # No device but those of the wire, the disk and the console; no KSM, by whose time one guest
 # learns what another has in memory.
 _MACHINE: Final = "q35,usb=off,vmport=off,sata=off,smbus=off,memory-backend=ram"
+_INCOMING: Final = ("-incoming", "defer")
 _SANDBOX: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
 
@@ -228,7 +229,7 @@ class QemuVmm:
                 name,
                 machine,
                 ram,
-                ("-incoming", "defer"),
+                _INCOMING,
                 doors,
                 cpus,
                 shares=False,
@@ -291,7 +292,9 @@ class QemuVmm:
             return await self._start_with_sockets(
                 name,
                 lambda console: [
-                    *_arguments(machine, ram, console, kvm, shares=shares),
+                    *_arguments(
+                        machine, ram, console, kvm, shares=shares, boots=arguments != _INCOMING
+                    ),
                     *arguments,
                 ],
                 (machine.image.disk, ram, *descriptors),
@@ -351,7 +354,9 @@ def _open_kvm(qemu: Qemu) -> int:
         raise Unavailable(f"{_KVM_DEVICE}: {error.strerror}") from error
 
 
-def _arguments(machine: Machine, ram: int, console: int, kvm: int, *, shares: bool) -> list[str]:
+def _arguments(
+    machine: Machine, ram: int, console: int, kvm: int, *, shares: bool, boots: bool
+) -> list[str]:
     mebibytes = machine.memory_bytes // MIB
     if kvm >= 0:
         runs = [
@@ -360,9 +365,11 @@ def _arguments(machine: Machine, ram: int, console: int, kvm: int, *, shares: bo
             *("-cpu", "host,-arch-capabilities"),
         ]
     else:
-        # One thread: with one for each CPU it dies now and then while a guest boots, on the
-        # assertion in iotlb_to_section(), system/physmem.c.
-        runs = ["-accel", f"tcg,thread=single,tb-size={_TRANSLATED_MIB}", "-cpu", "max"]
+        # With a thread for each CPU it dies now and then while a guest boots, and so maps its
+        # devices: on the assertion in iotlb_to_section(), system/physmem.c. A copy maps nothing
+        # any more. With one thread its CPUs wait for one another, and a call takes twice as long.
+        thread = "single" if boots else "multi"
+        runs = ["-accel", f"tcg,thread={thread},tb-size={_TRANSLATED_MIB}", "-cpu", "max"]
     return [
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-sandbox", _SANDBOX),
