@@ -146,7 +146,8 @@ def _read(path: Path) -> tuple[dict[str, Any], int]:
     except UnicodeDecodeError:
         raise SettingsError([f"{path}: is not UTF-8"]) from None
     try:
-        return tomllib.loads(text), status.st_mode
+        # With an end of the last line, so that an error in it is told as one in a line.
+        return tomllib.loads(text + "\n"), status.st_mode
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError([f"{path}: {_where(text, str(error))}{error}"]) from None
 
