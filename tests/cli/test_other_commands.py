@@ -134,7 +134,9 @@ def test_a_reader_of_a_table_that_went_away(arguments: tuple[str, ...]) -> None:
 
 def test_without_a_command_all_are_named(stockade: Stockade) -> None:
     said = stockade().said
-    assert "there is no command; there are: run, doctor, attack, image, config, completion\n" in said
+    assert (
+        "there is no command; there are: run, doctor, attack, image, config, completion\n" in said
+    )
 
 
 def test_usage_errors_exit_with_64(stockade: Stockade) -> None:
