@@ -1,8 +1,10 @@
 """Sessions: the workspace stays, the processes do not."""
 
 import asyncio
+import io
 import os
 import signal
+import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -48,6 +50,10 @@ async def read(session: Session, path: str) -> bytes:
     return b"".join([piece async for piece in session.read_file(path)])
 
 
+async def saved(session: Session) -> bytes:
+    return b"".join([piece async for piece in session.save()])
+
+
 def attempts(
     session: Session, path: str, *, programs: bool = False
 ) -> list[Callable[[], Awaitable[object]]]:
@@ -63,6 +69,8 @@ def attempts(
         session.list_files,
         lambda: session.run(command("true")),
         lambda: session.start(command("true")),
+        lambda: saved(session),
+        lambda: session.restore(b""),
     ]
 
 
@@ -509,3 +517,241 @@ async def test_two_sessions_beside_each_other(real: ExecutionEnvironment) -> Non
         assert stdout_of(await one.run(command("cat", "f"))) == "1"
         await one.close()
         assert stdout_of(await two.run(command("cat", "f"))) == "2"
+
+
+TICK = """
+import time
+while True:
+    print('.', end='', flush=True)
+    time.sleep(0.02)
+"""
+
+
+async def tick(call: Call) -> Scripted:
+    while True:
+        await call.write(Stream.STDOUT, b".")
+        await asyncio.sleep(0.02)
+
+
+async def grown(heard: Heard, seconds: float = 0.5) -> int:
+    before = len(heard.of(Stream.STDOUT))
+    await asyncio.sleep(seconds)
+    return len(heard.of(Stream.STDOUT)) - before
+
+
+async def test_a_paused_program_stands_still_and_goes_on(port: Port) -> None:
+    heard = Heard()
+    async with await port(tick).open_session() as session:
+        running = await session.start(source(TICK), on_output=heard)
+        await heard.until(b"...")
+        for _ in range(2):
+            await session.pause()
+            await session.pause()
+            await asyncio.sleep(0.3)
+            assert await grown(heard) == 0
+            await session.resume()
+            await session.resume()
+            now = len(heard.of(Stream.STDOUT))
+            await heard.until(b"." * (now + 3))
+        await running.cancel()
+        assert (await soon(running.wait())).outcome is Outcome.CANCELLED
+
+
+async def test_all_its_processes_stand_still(real: ExecutionEnvironment) -> None:
+    """Also those that left the program's process group, and those that forked just then."""
+    heard = Heard()
+    line = "while :; do (echo x); done"
+    async with await real.open_session(small(output_bytes=10**9)) as session:
+        running = await session.start(
+            shell(f"setsid sh -c '{line}' & setsid sh -c '{line}' & {line}"), on_output=heard
+        )
+        await heard.until(b"x\n" * 20)
+        await session.pause()
+        await asyncio.sleep(1)
+        assert await grown(heard) == 0
+        await session.resume()
+        assert await grown(heard, 1) > 0
+        await running.cancel()
+        assert (await soon(running.wait())).outcome is Outcome.CANCELLED
+
+
+async def test_a_paused_session_refuses_all_else(port: Port) -> None:
+    async with await port().open_session() as session:
+        await session.write_file("f", b"1")
+        await session.pause()
+        for attempt in attempts(session, "f", programs=True):
+            with pytest.raises(InvalidRequest, match="paused") as refused:
+                await soon(attempt())
+            assert refused.value.field == "session"
+        await session.resume()
+        assert await read(session, "f") == b"1"
+        assert (await session.run(command("true"))).ok
+
+
+async def test_it_may_be_paused_before_and_between_programs(port: Port) -> None:
+    async with await port(Scripted(stdout=b"up\n")).open_session() as session:
+        for _ in range(2):
+            await session.pause()
+            await asyncio.sleep(0.2)
+            await session.resume()
+            assert stdout_of(await session.run(shell("echo up"))) == "up\n"
+
+
+async def test_a_paused_program_is_cancelled_and_the_session_lives(port: Port) -> None:
+    plays = iter([Scripted(delay=60), Scripted(stdout=b"again\n")])
+
+    async def play(call: Call) -> Scripted:
+        return next(plays)
+
+    async with await port(play).open_session() as session:
+        running = await session.start(command("sleep", "60"))
+        await asyncio.sleep(0.2)
+        await session.pause()
+        await asyncio.sleep(0.2)
+        await running.cancel()
+        assert (await soon(running.wait())).outcome is Outcome.CANCELLED
+        assert stdout_of(await session.run(command("echo", "again"))) == "again\n"
+
+
+async def test_the_wall_clock_goes_on_while_paused(port: Port, traits: Traits) -> None:
+    """A pause is no way to outlive the limit."""
+    plays = iter([Scripted(delay=60), Scripted(stdout=b"again\n")])
+
+    async def play(call: Call) -> Scripted:
+        return next(plays)
+
+    seconds = 1.0 + traits.next_start_seconds
+    async with await port(play).open_session(small(wall_seconds=seconds)) as session:
+        running = await session.start(command("sleep", "60"))
+        await asyncio.sleep(0.2)
+        await session.pause()
+        execution = await soon(running.wait(), seconds + 4)
+        assert execution.outcome is Outcome.WALL_CLOCK, explain(execution)
+        assert stdout_of(await session.run(command("echo", "again"))) == "again\n"
+
+
+async def test_a_paused_session_is_closed(port: Port) -> None:
+    session = await port(Scripted(delay=60)).open_session()
+    running = await session.start(command("sleep", "60"))
+    await asyncio.sleep(0.2)
+    await session.pause()
+    await soon(session.close())
+    assert (await running.wait()).outcome is Outcome.CANCELLED
+    for attempt in (session.pause, session.resume):
+        with pytest.raises(SandboxLost):
+            await attempt()
+
+
+async def test_a_workspace_is_saved_and_restored(port: Port) -> None:
+    environment = port()
+    data = os.urandom(3_000_000)
+    async with await environment.open_session() as first:
+        await first.write_file("deep/er/f.bin", data)
+        await first.write_file("日本語 ë.txt", b"x")
+        await first.write_file("b\udcff", b"y")
+        content = await saved(first)
+        assert await saved(first), "it is still there"
+    async with await environment.open_session() as second:
+        await second.write_file("b\udcff", b"another")
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(content), 100_000):
+                yield content[start : start + 100_000]
+
+        await second.restore(pieces())
+        assert await read(second, "deep/er/f.bin") == data
+        assert await read(second, "日本語 ë.txt") == b"x"
+        assert await read(second, "b\udcff") == b"y"
+        await second.restore(content)
+
+
+async def test_what_a_program_made_is_saved_as_it_is(real: ExecutionEnvironment) -> None:
+    async with await real.open_session() as first:
+        made = await first.run(
+            shell(
+                "mkdir -p d/e; echo 1 > d/e/f; chmod 500 d/e d; ln -s /etc/passwd l; ln d/e/f h; "
+                "mkfifo p; truncate -s 20M hole; chmod 700 h; touch $(seq -f n%g 500); "
+                "stat -c %b hole"
+            )
+        )
+        content = await saved(first)
+        # gVisor counts a hole as if it were there.
+        knows_holes = stdout_of(made) == "0\n"
+        assert (len(content) < 2 * MIB) == knows_holes
+    async with await real.open_session() as second:
+        await second.restore(content)
+        seen = await second.run(
+            shell("stat -c '%a %F' d d/e l p; stat -c '%s' hole; cat h; ls | wc -l")
+        )
+        assert stdout_of(seen).splitlines() == [
+            *("500 directory", "500 directory", "777 symbolic link", "644 fifo"),
+            *("20971520", "1", "505"),
+        ]
+
+
+async def test_a_workspace_that_cannot_be_read_is_not_saved_in_part(
+    real: ExecutionEnvironment,
+) -> None:
+    async with await real.open_session() as session:
+        await session.run(shell("echo 1 > f; echo 2 > g; chmod 0 g"))
+        with pytest.raises(FileRefused, match=r"cannot be saved.*g: Cannot open"):
+            await soon(saved(session))
+        assert stdout_of(await session.run(command("cat", "f"))) == "1\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100_000])
+async def test_what_is_no_workspace_is_refused(port: Port, content: bytes) -> None:
+    async with await port().open_session() as session:
+        with pytest.raises(FileRefused):
+            await soon(session.restore(content), 15)
+        assert (await session.run(command("true"))).ok
+
+
+async def test_a_saved_workspace_that_was_cut_is_refused(port: Port) -> None:
+    async with await port().open_session() as session:
+        await session.write_file("f", os.urandom(200_000))
+        content = await saved(session)
+        with pytest.raises(FileRefused):
+            await soon(session.restore(content[:150_000]))
+
+
+async def test_a_restore_stays_within_the_disk(port: Port) -> None:
+    environment = port()
+    async with await environment.open_session() as first:
+        await first.write_file("f", os.urandom(2 * MIB))
+        content = await saved(first)
+    async with await environment.open_session(small(disk_bytes=MIB)) as second:
+        with pytest.raises(FileRefused):
+            await soon(second.restore(content), 15)
+        assert (await second.run(command("true"))).ok
+
+
+async def test_a_hostile_archive_stays_in_its_sandbox(real: ExecutionEnvironment) -> None:
+    """Whatever is in it, what unpacks it has the guest's rights."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in ("../../escaped", "/tmp/absolute", "ok"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"x"))
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/tmp"
+        archive.addfile(link)
+    async with await real.open_session() as session:
+        with pytest.raises(FileRefused):
+            await session.restore(buffer.getvalue())
+        assert not os.path.lexists("/tmp/absolute")
+        assert not os.path.lexists("/escaped")
+        assert (await session.run(command("true"))).ok
+
+
+async def test_a_save_that_is_abandoned_ends(real: ExecutionEnvironment) -> None:
+    async with await real.open_session() as session:
+        await session.write_file("f", os.urandom(5_000_000))
+        saving = session.save()
+        assert await anext(saving)
+        with pytest.raises(InvalidRequest):
+            await session.run(command("true"))
+        await saving.aclose()  # type: ignore[attr-defined]
+        assert (await session.run(command("true"))).ok
+        assert len(await saved(session)) > 5_000_000

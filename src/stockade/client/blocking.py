@@ -310,6 +310,26 @@ class BlockingSession:
         """List a folder of the workspace, sorted by name. Raises :class:`FileRefused`."""
         return self._background.call(lambda _: self._session.list_files(path))
 
+    def pause(self) -> None:
+        """Stop all its processes until ``resume``; limits on time go on counting."""
+        self._background.call(lambda _: self._session.pause())
+
+    def resume(self) -> None:
+        """Let its processes go on."""
+        self._background.call(lambda _: self._session.resume())
+
+    def save(self) -> bytes:
+        """The whole workspace, as bytes for ``restore``. Raises :class:`FileRefused`."""
+
+        async def save(_: _Call[bytes]) -> bytes:
+            return b"".join([piece async for piece in self._session.save()])
+
+        return self._background.call(save)
+
+    def restore(self, content: bytes) -> None:
+        """Put what ``save`` gave into the workspace. Raises :class:`FileRefused`."""
+        self._background.call(lambda _: self._session.restore(content))
+
     def close(self) -> None:
         """Destroy the sandbox; returns when nothing of it lives."""
         try:

@@ -37,6 +37,18 @@ class Boundary(Protocol):
         """Let it go on: it was taken."""
         ...
 
+    async def freeze(self) -> None:
+        """Stop everything of the guest's, until ``thaw``."""
+        ...
+
+    async def thaw(self) -> None:
+        """Let it go on."""
+        ...
+
+    def thaw_to_end(self) -> None:
+        """Of one that is frozen: let the agent end the program."""
+        ...
+
     def set_ceilings(self, limits: Limits) -> None:
         """Set what may still be set of the ceilings: memory, processes."""
         ...

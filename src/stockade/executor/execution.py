@@ -12,7 +12,16 @@ from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.files import fetch, put
 from stockade.executor.outcome import Evidence, Stopped, judge
 from stockade.executor.sandbox import Sandbox
-from stockade.executor.wire import Closed, Data, Event, Granted, Reset, dump_object, load_object
+from stockade.executor.wire import (
+    WINDOW,
+    Closed,
+    Data,
+    Event,
+    Granted,
+    Reset,
+    dump_object,
+    load_object,
+)
 from stockade.port import (
     MIB,
     Artefact,
@@ -443,6 +452,7 @@ class ProgramExecution:
             return
         self._evidence.stopped = why
         self._stopped_after = time.monotonic() - self._started_at if self._started_at else 0.0
+        self._sandbox.thaw_to_end()
         self._command(b"k")
         # What is still in the pipes is little, and a slow sink must not hold up the end.
         for offset, owed in self._owed.items():
@@ -503,7 +513,8 @@ class ProgramExecution:
             if self._end_report.done() or not self._sandbox.alive:
                 return
             self._link.send(channel, piece)
-            while self._link.queued(channel) > _MESSAGE_BYTES:
+            # Beyond a whole window, so that a grant has to come.
+            while self._link.queued(channel) > WINDOW:
                 credit.clear()
                 await credit.wait()
         self._close_input()

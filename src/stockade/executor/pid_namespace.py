@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.cgroups import GuestCeilings, GuestCgroup
+from stockade.executor.descendants import process_of, signal_below
 from stockade.port import Enforcement, Limits, Tier
 
 
@@ -56,6 +57,22 @@ class PidNamespaceBoundary:
 
     def resume(self) -> None:
         """Nothing was paused."""
+
+    async def freeze(self) -> None:
+        """SIGSTOP to every process but the agent, which is pid 1."""
+        await asyncio.to_thread(signal_below, self._init(), signal.SIGSTOP)
+
+    async def thaw(self) -> None:
+        """SIGCONT to every process, also to one that had stopped itself."""
+        await asyncio.to_thread(signal_below, self._init(), signal.SIGCONT)
+
+    def thaw_to_end(self) -> None:
+        """Nothing to do: the agent was not stopped, and SIGKILL ends a process that was."""
+
+    def _init(self) -> int:
+        if self._pidfd < 0 or self._gone.done():
+            return -1
+        return process_of(self._pidfd)
 
     def set_ceilings(self, limits: Limits) -> None:
         """Memory, processes and CPU share, for the execution that is about to start."""

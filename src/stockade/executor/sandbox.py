@@ -59,6 +59,8 @@ class Sandbox:
         self.boundary = boundary
         self.link = link
         self.made_at = time.monotonic()
+        self.frozen = False
+        """Whether all that the guest runs stands still."""
         self._at_release: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -68,6 +70,23 @@ class Sandbox:
     def alive(self) -> bool:
         """Whether its wire still stands."""
         return not self.link.broken.done()
+
+    async def freeze(self) -> None:
+        """Stop all that the guest runs."""
+        self.frozen = True
+        await self.boundary.freeze()
+
+    async def thaw(self) -> None:
+        """Let it go on."""
+        if self.frozen:
+            self.frozen = False
+            await self.boundary.thaw()
+
+    def thaw_to_end(self) -> None:
+        """Where it is frozen, let its program be ended."""
+        if self.frozen:
+            self.frozen = False
+            self.boundary.thaw_to_end()
 
     async def end(self) -> None:
         """Kill what lives inside; return when it is gone and the last byte was read."""

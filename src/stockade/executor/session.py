@@ -1,11 +1,12 @@
 """A sandbox that lives across several executions of one tenant."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from stockade.executor import files
+from stockade.executor import files, workspace
 from stockade.executor.execution import ProgramExecution
 from stockade.executor.sandbox import Sandbox
 from stockade.port import (
@@ -31,11 +32,20 @@ class SandboxSession:
         self._limits = limits
         self._waited = waited
         self._running: ProgramExecution | None = None
+        self._transfers = 0
+        self._pausing = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        state = "closed" if self._closing is not None else "open"
+        state = "paused" if self._sandbox.frozen else "open"
+        if self._closing is not None:
+            state = "closed"
         return f"<SandboxSession {state} {self._sandbox!r}>"
+
+    @property
+    def paused(self) -> bool:
+        """Whether it stands still."""
+        return self._sandbox.frozen
 
     async def start(
         self,
@@ -45,14 +55,23 @@ class SandboxSession:
         on_output: OutputSink | None = None,
     ) -> ProgramExecution:
         """Start a program; refused while another runs."""
-        self._require_open()
+        return self._start(request, self._limits, stdin, on_output)
+
+    def _start(
+        self,
+        request: ExecutionRequest,
+        limits: Limits,
+        stdin: StandardInput,
+        on_output: OutputSink | None,
+    ) -> ProgramExecution:
+        self._require_at_work()
         if self._running is not None and not self._running.done:
             raise InvalidRequest("session", "a program runs in it; wait for its end")
         waited, self._waited = self._waited, 0.0
         self._running = ProgramExecution(
             self._sandbox,
             request,
-            self._limits,
+            limits,
             single=False,
             waited=waited,
             stdin=stdin,
@@ -72,19 +91,51 @@ class SandboxSession:
 
     async def write_file(self, path: str, content: bytes | AsyncIterable[bytes]) -> None:
         """Write a workspace file."""
-        self._require_open()
-        await files.put(self._sandbox.link, path, content)
+        with self._transfer():
+            await files.put(self._sandbox.link, path, content)
 
     async def read_file(self, path: str) -> AsyncIterator[bytes]:
         """Read a workspace file in pieces."""
-        self._require_open()
-        async for piece in files.fetch(self._sandbox.link, path, self._limits.disk_bytes):
-            yield piece
+        with self._transfer():
+            async for piece in files.fetch(self._sandbox.link, path, self._limits.disk_bytes):
+                yield piece
 
     async def list_files(self, path: str = "") -> list[WorkspaceEntry]:
         """List a folder of the workspace."""
-        self._require_open()
-        return await files.list_folder(self._sandbox.link, path)
+        with self._transfer():
+            return await files.list_folder(self._sandbox.link, path)
+
+    async def pause(self) -> None:
+        """Stop all that runs in it. Its limits on time, and its lease, go on counting."""
+        async with self._pausing:
+            self._require_open()
+            if self._sandbox.frozen:
+                return
+            if self._transfers:
+                raise InvalidRequest("session", "files are under way; pause it when they are done")
+            await self._sandbox.freeze()
+
+    async def resume(self) -> None:
+        """Let it go on."""
+        async with self._pausing:
+            self._require_open()
+            await self._sandbox.thaw()
+
+    def save(self) -> AsyncIterator[bytes]:
+        """The whole workspace, made into bytes inside."""
+
+        def start(request: ExecutionRequest, on_output: OutputSink) -> ProgramExecution:
+            return self._start(request, workspace.limits_to_save(self._limits), b"", on_output)
+
+        return workspace.save(start)
+
+    async def restore(self, content: bytes | AsyncIterable[bytes]) -> None:
+        """Unpack it inside."""
+
+        def start(request: ExecutionRequest) -> ProgramExecution:
+            return self._start(request, workspace.limits_to_restore(self._limits), content, None)
+
+        await workspace.restore(start)
 
     async def close(self) -> None:
         """Destroy the sandbox; a program that runs ends as ``cancelled``."""
@@ -106,6 +157,21 @@ class SandboxSession:
             raise SandboxLost("the session is closed")
         if not self._sandbox.alive:
             raise SandboxLost("the session's sandbox died; open another")
+
+    def _require_at_work(self) -> None:
+        self._require_open()
+        if self._sandbox.frozen:
+            raise InvalidRequest("session", "it is paused; resume it first")
+
+    @contextlib.contextmanager
+    def _transfer(self) -> Iterator[None]:
+        """A pause in the middle would make the agent seem dead."""
+        self._require_at_work()
+        self._transfers += 1
+        try:
+            yield
+        finally:
+            self._transfers -= 1
 
     async def __aenter__(self) -> Self:
         return self

@@ -75,6 +75,18 @@ class SupervisedBoundary(PidNamespaceBoundary):
         """The supervisor's init lets all of it go on."""
         self.signal_init(signal.SIGUSR2)
 
+    async def freeze(self) -> None:
+        """The kernel stands still, its agent too."""
+        SupervisedBoundary.pause(self)
+
+    async def thaw(self) -> None:
+        """It goes on."""
+        self.thaw_to_end()
+
+    def thaw_to_end(self) -> None:
+        """The agent is needed for it."""
+        SupervisedBoundary.resume(self)
+
     def set_ceilings(self, limits: Limits) -> None:
         """As in every tier; and a kernel that waited has spent some time of its own."""
         super().set_ceilings(limits)

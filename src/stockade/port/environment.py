@@ -80,6 +80,36 @@ class Session(Protocol):
         """List a folder of the workspace, sorted by name. Raises :class:`FileRefused`."""
         ...
 
+    async def pause(self) -> None:
+        """Stop all its processes until ``resume``. A paused session stays so.
+
+        Its clock goes on: a program's ``wall_seconds`` count while it stands still. The end of
+        that program, by its limit or by ``cancel``, ends the pause. Until then all else is refused
+        with :class:`InvalidRequest` (``session``); so is a pause while files are under way.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Let its processes go on. Of a session that is not paused, nothing."""
+        ...
+
+    def save(self) -> AsyncIterator[bytes]:
+        """The whole workspace, as bytes that only ``restore`` is to read.
+
+        A program of the sandbox's own makes them, so none runs meanwhile (:class:`InvalidRequest`).
+        Raises :class:`FileRefused` where not all of it could be read. An end before the last byte is
+        an error that is raised, never a short copy.
+        """
+        ...
+
+    async def restore(self, content: bytes | AsyncIterable[bytes]) -> None:
+        """Put what ``save`` gave into the workspace; a file of the same name is replaced.
+
+        Within the limits of this sandbox. Raises :class:`FileRefused` for what does not fit, or is
+        no saved workspace: some of it may be there then.
+        """
+        ...
+
     async def close(self) -> None:
         """Destroy the sandbox; returns when nothing of it lives."""
         ...

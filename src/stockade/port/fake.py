@@ -13,8 +13,11 @@ A script entry may be an async function instead, which plays the program: it rea
 """
 
 import asyncio
+import base64
 import hashlib
+import json
 import math
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import TracebackType
@@ -106,6 +109,9 @@ class Call:
         self.signals: list[int] = []
         self.sizes: list[TerminalSize] = []
         self.cancelled = False
+        self.going = asyncio.Event()
+        """Not set while its session is paused: it then neither writes nor comes to its end."""
+        self.going.set()
         self.execution: Execution | None = None
         """The record, once there is one."""
         self._on_output = on_output
@@ -117,6 +123,7 @@ class Call:
 
     async def write(self, stream: Stream, data: bytes) -> None:
         """Let the program write. Returns when the output sink has taken it."""
+        await self.going.wait()
         if not data:
             return
         if self.request.terminal is not None:
@@ -169,7 +176,7 @@ class FakeRunningExecution:
     def __init__(
         self, call: Call, play: Callable[[Call], Awaitable[Scripted]], ignored: frozenset[int]
     ) -> None:
-        self._call = call
+        self.call = self._call = call
         self._ignored = ignored
         self._ended: asyncio.Future[Scripted] = asyncio.get_running_loop().create_future()
         self.life = asyncio.create_task(self._live(play))
@@ -233,6 +240,7 @@ async def _play(play: Callable[[Call], Awaitable[Scripted]], call: Call) -> Scri
         await asyncio.get_running_loop().create_future()
     if scripted.delay:
         await asyncio.sleep(scripted.delay)
+    await call.going.wait()
     call.workspace.update(scripted.artefacts)
     return scripted
 
@@ -305,6 +313,7 @@ class FakeSession:
         self.sandbox = sandbox
         self.workspace: dict[str, bytes] = {}
         self.closed = False
+        self.paused = False
         self._begin = begin
         self._running: FakeRunningExecution | None = None
 
@@ -315,9 +324,7 @@ class FakeSession:
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
     ) -> FakeRunningExecution:
-        self._check_open()
-        if self._running is not None and not self._running.life.done():
-            raise InvalidRequest("session", "an execution still runs in it; wait for its end")
+        self._check_idle()
         self._running = self._begin(request, self.sandbox, stdin, on_output, self.workspace)
         return self._running
 
@@ -331,7 +338,7 @@ class FakeSession:
         return await (await self.start(request, stdin=stdin, on_output=on_output)).wait()
 
     async def write_file(self, path: str, content: bytes | AsyncIterable[bytes]) -> None:
-        self._check_open()
+        self._check_at_work()
         _check_path(path)
         data = b"".join([piece async for piece in _pieces(content)])
         folders = path.split("/")[:-1]
@@ -346,7 +353,7 @@ class FakeSession:
         self.workspace[path] = data
 
     async def read_file(self, path: str) -> AsyncIterator[bytes]:
-        self._check_open()
+        self._check_at_work()
         _check_path(path)
         if path not in self.workspace:
             raise FileRefused(path, "is a folder" if self._is_folder(path) else "no such file")
@@ -355,7 +362,7 @@ class FakeSession:
             yield data[start : start + 65_536]
 
     async def list_files(self, path: str = "") -> list[WorkspaceEntry]:
-        self._check_open()
+        self._check_at_work()
         if path:
             _check_path(path)
             if not self._is_folder(path):
@@ -369,6 +376,41 @@ class FakeSession:
                 kind, size = ("folder", 0) if deeper else ("file", len(data))
                 entries[first] = WorkspaceEntry(first, kind, size)
         return [entries[name] for name in sorted(entries)]
+
+    async def pause(self) -> None:
+        self._check_open()
+        self.paused = True
+        if self._running is not None and not self._running.life.done():
+            self._running.call.going.clear()
+            # Its end ends the pause.
+            self._running.life.add_done_callback(lambda _: self._go_on())
+
+    async def resume(self) -> None:
+        self._check_open()
+        self._go_on()
+
+    async def save(self) -> AsyncIterator[bytes]:
+        self._check_idle()
+        saved = {
+            base64.b64encode(os.fsencode(name)).decode(): base64.b64encode(data).decode()
+            for name, data in self.workspace.items()
+        }
+        yield json.dumps(saved).encode()
+
+    async def restore(self, content: bytes | AsyncIterable[bytes]) -> None:
+        self._check_idle()
+        data = b"".join([piece async for piece in _pieces(content)])
+        try:
+            restored = {
+                os.fsdecode(base64.b64decode(name)): base64.b64decode(held)
+                for name, held in json.loads(data).items()
+            }
+        except (ValueError, AttributeError, TypeError):
+            raise FileRefused("", "the workspace cannot be restored: none was saved so") from None
+        restored = self.workspace | restored
+        if sum(map(len, restored.values())) > self.sandbox.limits.disk_bytes:
+            raise FileRefused("", f"exceeds limits.disk_bytes ({self.sandbox.limits.disk_bytes})")
+        self.workspace.update(restored)
 
     async def close(self) -> None:
         self.closed = True
@@ -390,15 +432,32 @@ class FakeSession:
 
     def __repr__(self) -> str:
         running = self._running is not None and not self._running.life.done()
-        state = "closed" if self.closed else "running" if running else "idle"
+        state = "paused" if self.paused else "running" if running else "idle"
+        if self.closed:
+            state = "closed"
         return f"<FakeSession {self.sandbox.tenant}: {state}, {len(self.workspace)} files>"
 
     def _is_folder(self, path: str) -> bool:
         return any(name.startswith(f"{path}/") for name in self.workspace)
 
+    def _go_on(self) -> None:
+        self.paused = False
+        if self._running is not None:
+            self._running.call.going.set()
+
     def _check_open(self) -> None:
         if self.closed:
             raise SandboxLost("the session is closed")
+
+    def _check_at_work(self) -> None:
+        self._check_open()
+        if self.paused:
+            raise InvalidRequest("session", "it is paused; resume it first")
+
+    def _check_idle(self) -> None:
+        self._check_at_work()
+        if self._running is not None and not self._running.life.done():
+            raise InvalidRequest("session", "an execution still runs in it; wait for its end")
 
 
 def _check_path(path: str) -> None:

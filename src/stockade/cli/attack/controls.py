@@ -386,6 +386,22 @@ class PlainSession:
         """Not needed here."""
         raise NotImplementedError
 
+    async def pause(self) -> None:
+        """Not needed here."""
+        raise NotImplementedError
+
+    async def resume(self) -> None:
+        """Not needed here."""
+        raise NotImplementedError
+
+    def save(self) -> AsyncIterator[bytes]:
+        """Not needed here."""
+        raise NotImplementedError
+
+    async def restore(self, content: bytes | AsyncIterable[bytes]) -> None:
+        """Not needed here."""
+        raise NotImplementedError
+
     async def close(self) -> None:
         """Its environment cleans up."""
 

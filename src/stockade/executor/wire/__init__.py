@@ -5,11 +5,12 @@ clock.  The guest's end is ``guest/native/wire.c`` and shares no code with this 
 """
 
 from stockade.executor.wire.bounded_json import dump_object, load_object
-from stockade.executor.wire.connection import Connection
+from stockade.executor.wire.connection import WINDOW, Connection
 from stockade.executor.wire.events import Closed, Data, Event, Granted, Hello, Reset
 from stockade.executor.wire.violation import CannotOpen, WireViolation
 
 __all__ = [
+    "WINDOW",
     "CannotOpen",
     "Closed",
     "Connection",
