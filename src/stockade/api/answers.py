@@ -72,6 +72,8 @@ class SandboxStateMessage(Answer):
     """What runs in it."""
     workspace: str | None = None
     """The kept workspace that was put in, and is saved when the session ends."""
+    generation: int | None = Field(default=None, ge=0)
+    """Of an executor: what ``Stockade-Generation`` may say, so that no other sandbox is meant."""
 
 
 class SandboxList(Answer):

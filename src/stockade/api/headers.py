@@ -9,6 +9,8 @@ TENANT: Final = "Stockade-Tenant"
 ID: Final = "Stockade-Id"
 """The id that what is made is to have."""
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+GENERATION: Final = "Stockade-Generation"
+"""Of an executor's request about a session: the ``generation`` of the one that is meant."""
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 """An id, whole. Nothing of it has to be escaped in a path, a header or a log."""

@@ -1,0 +1,182 @@
+"""The service as one asyncio program: it owns the executor, the listener, and the signals."""
+
+import asyncio
+import contextlib
+import grp
+import logging
+import os
+import shutil
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
+
+from stockade.executor.local import open_local
+from stockade.executor.service.app import Service, create_app
+from stockade.executor.service.logs import Log, ToLog, make_log
+from stockade.executor.service.settings import ExecutorSettings, SettingsError, UnixAddress
+from stockade.serving import BoundedServer, Bounds, Listening
+
+_GRACE_SECONDS: Final = 5.0
+"""For the last bytes of answers, once all executions have ended."""
+
+
+async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what runs; the second one stops at once.
+
+    Raises :class:`~stockade.port.Unavailable` where no tier can be opened, ``OSError`` where it
+    cannot listen, :class:`SettingsError` for a group, a certificate or a key that is none.
+    """
+    log = make_log(settings.log_level)
+    _log_the_rest(log)
+    # What can be wrong with the listener is found before anything is started.
+    listening = _listening(settings)
+    group = _group(settings)
+    signals = _Signals()
+    provider = _provider(settings.otlp_endpoint)
+    try:
+        async with open_local(
+            pool=settings.pool(),
+            auth_mode=settings.auth_mode,
+            tiers=settings.tiers,
+            preloaded=settings.preloaded,
+            allow_emulation=settings.allow_emulation,
+        ) as environment:
+            app = create_app(environment, settings, log=log, provider=provider)
+            service: Service = app.state.service
+            async with BoundedServer.open(
+                app, listening, _bounds(settings), grace=_GRACE_SECONDS
+            ) as server:
+                if group is not None and listening.path is not None:
+                    shutil.chown(listening.path, group=group)
+                log.info("listening", url=server.url, pid=os.getpid())
+                _notify("READY=1")
+                if on_ready is not None:
+                    on_ready(server.url)
+                await _until_stopped(server, service, signals)
+    finally:
+        signals.close()
+        if provider is not None:
+            provider.shutdown()
+    log.info("stopped")
+
+
+async def _until_stopped(server: BoundedServer, service: Service, signals: "_Signals") -> None:
+    failing = asyncio.ensure_future(server.failed())
+    first = asyncio.create_task(signals.wait(1))
+    try:
+        await asyncio.wait({failing, first}, return_when=asyncio.FIRST_COMPLETED)
+        _notify("STOPPING=1")
+        if failing.done():
+            failing.result()
+            return
+        second = asyncio.create_task(signals.wait(2))
+        await asyncio.wait({service.drain(), second}, return_when=asyncio.FIRST_COMPLETED)
+        second.cancel()
+        await service.stop()
+    finally:
+        failing.cancel()
+        first.cancel()
+
+
+class _Signals:
+    """How often the process was asked to end."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        self._count += 1
+        self._news.set()
+
+    async def wait(self, count: int) -> None:
+        """Wait for so many of them."""
+        while self._count < count:
+            self._news.clear()
+            await self._news.wait()
+
+    def close(self) -> None:
+        """Let the signals do what they did before."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(number)
+
+
+def _bounds(settings: ExecutorSettings) -> Bounds:
+    return Bounds(
+        connections=settings.most_connections,
+        header_seconds=settings.header_seconds,
+        idle_seconds=settings.idle_seconds,
+        stalled_seconds=settings.stalled_seconds,
+    )
+
+
+def _listening(settings: ExecutorSettings) -> Listening:
+    address = settings.address
+    if isinstance(address, UnixAddress):
+        return Listening(path=address.path)
+    return Listening(host=address.host, port=address.port, tls=_tls(settings))
+
+
+def _tls(settings: ExecutorSettings) -> ssl.SSLContext | None:
+    tls = settings.tls
+    if tls is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        raise SettingsError(f"tls: a certificate or key cannot be used: {error}") from None
+    return context
+
+
+def _group(settings: ExecutorSettings) -> int | None:
+    if settings.socket_group is None:
+        return None
+    try:
+        return grp.getgrnam(settings.socket_group).gr_gid
+    except KeyError:
+        raise SettingsError(
+            f"socket_group: there is no group {settings.socket_group!r} on this machine"
+        ) from None
+
+
+def _provider(endpoint: str | None) -> "SdkTracerProvider | None":
+    if endpoint is None:
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = SdkTracerProvider(resource=Resource.create({"service.name": "stockade-executor"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    return provider
+
+
+def _log_the_rest(log: Log) -> None:
+    root = logging.getLogger()
+    root.handlers[:] = [ToLog(log)]
+    root.setLevel(logging.WARNING)
+
+
+def _notify(state: str) -> None:
+    """Tell systemd, where it started us (sd_notify(3))."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if not path:
+        return
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifying,
+    ):
+        notifying.sendto(state.encode(), "\0" + path[1:] if path.startswith("@") else path)
