@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, func, select, true
 
 from stockade.gateway.clock import DAY, SECOND
 from stockade.gateway.policy import Budgets
+from stockade.gateway.prepared import Prepared
 from stockade.gateway.schema import executions, rates, sandboxes, tenants, usage
 from stockade.port import GIB, MIB, Refused
 
@@ -52,7 +54,7 @@ _today = (
     .where(usage.c.tenant == bindparam("tenant"), usage.c.day == bindparam("day"))
     .subquery("today")
 )
-_ACCOUNT: Final = (
+_ACCOUNT: Final = Prepared(
     select(tenants.c.disabled_at, tenants.c.budgets, _running, _open, _recent, _today)
     .select_from(
         tenants.join(_running, true())
@@ -81,9 +83,7 @@ class Account:
     @classmethod
     def read(cls, connection: Connection, tenant: str, now: int) -> "Account":
         """Raises :class:`Refused` for a tenant that is disabled."""
-        row = connection.execute(
-            _ACCOUNT, {"tenant": tenant, "second": now // SECOND, "day": now // DAY}
-        ).one_or_none()
+        row = _ACCOUNT.one(connection, tenant=tenant, second=now // SECOND, day=now // DAY)
         if row is None or row.disabled_at is not None:
             raise Refused("unauthenticated", "the tenant is disabled")
         return cls(
@@ -174,5 +174,6 @@ def _exhausted(text: str, retry_after: float | None) -> Refused:
     return Refused("budget_exhausted", text, retry_after)
 
 
+@lru_cache(1024)
 def _budgets(text: str) -> Budgets:
     return Budgets.model_validate_json(text)

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from stockade.gateway.clock import Clock, now
 from stockade.gateway.journal import Journal
+from stockade.gateway.prepared import Prepared
 from stockade.gateway.schema import audit_head
 from stockade.port import StockadeError
 
@@ -63,6 +64,11 @@ class Database:
         """Whether it is a file of this machine."""
         return self.engine.dialect.name == "sqlite"
 
+    @property
+    def driver(self) -> Any:
+        """The module that speaks to it; its errors are those of statements that were prepared."""
+        return self.engine.dialect.loaded_dbapi
+
     async def run(self, read: Callable[[Connection], Result]) -> Result:
         """Read in a thread; what ``read`` returns must not depend on the connection any more."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read, read)
@@ -88,7 +94,7 @@ class Database:
     def write_on(self, connection: Connection) -> Iterator[Journal]:
         """The same on a connection that is kept, made with ``stockade_writes``."""
         with connection.begin():
-            head = connection.execute(_HEAD).one()
+            head = _HEAD.one(connection)
             journal = Journal(connection, self.clock, head.number, head.digest)
             yield journal
             journal.finish()
@@ -128,7 +134,7 @@ class Database:
             )
 
 
-_HEAD = select(audit_head.c.number, audit_head.c.digest).with_for_update()
+_HEAD = Prepared(select(audit_head.c.number, audit_head.c.digest).with_for_update())
 
 
 def _checked(text: str) -> URL:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from stockade.api.records import RecordMessage
@@ -66,7 +66,8 @@ class RequestFacts:
 
     def as_data(self) -> dict[str, Any]:
         """For JSON."""
-        data = asdict(self)
+        data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        data["limits"] = {name: getattr(self.limits, name) for name in Limits.__slots__}
         if self.source is None:
             del data["source"]
         return data

@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, bindparam, insert, update
 
 from stockade.gateway.clock import Clock
+from stockade.gateway.prepared import Prepared
 from stockade.gateway.schema import audit, audit_head
 
 GENESIS: Final = "0" * 64
 _DOMAIN: Final = b"stockade audit 1\n"
-MAX_FACTS: Final = 64 * 1024
+MAX_BODY: Final = 256 * 1024
 MAX_SUBJECT: Final = 512
 
 
@@ -72,21 +73,20 @@ class Journal:
         """Append one. It is written with the others of its transaction, by :meth:`finish`."""
         moment = self._clock() if time is None else time
         subject = subject[:MAX_SUBJECT]
-        text = canonical(dict(facts or {}))
-        if len(text) > MAX_FACTS:
-            facts = {"too_long": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
         self._number += 1
-        body = canonical(
-            {
-                "number": self._number,
-                "time": moment,
-                "tenant": tenant,
-                "key_id": key_id,
-                "action": action.value,
-                "subject": subject,
-                "facts": dict(facts or {}),
-            }
-        )
+        data = {
+            "number": self._number,
+            "time": moment,
+            "tenant": tenant,
+            "key_id": key_id,
+            "action": action.value,
+            "subject": subject,
+            "facts": facts or {},
+        }
+        body = canonical(data)
+        if len(body) > MAX_BODY:
+            whole = hashlib.sha256(body.encode()).hexdigest()
+            body = canonical({**data, "facts": {"too_long": len(body), "sha256": whole}})
         self._digest = chained(self._digest, body)
         self._rows.append(
             {
@@ -104,13 +104,17 @@ class Journal:
         """Write what was added, and the new end."""
         if not self._rows:
             return
-        self._connection.execute(_APPEND, self._rows)
-        self._connection.execute(_MOVE_HEAD, {"number": self._number, "digest": self._digest})
+        _APPEND.run_many(self._connection, self._rows)
+        _MOVE_HEAD.run(self._connection, number=self._number, digest=self._digest)
         self._rows.clear()
 
 
-_APPEND = insert(audit)
-_MOVE_HEAD = update(audit_head).where(audit_head.c.id == 1)
+_APPEND = Prepared(insert(audit))
+_MOVE_HEAD = Prepared(
+    update(audit_head)
+    .where(audit_head.c.id == 1)
+    .values(number=bindparam("number"), digest=bindparam("digest"))
+)
 
 
 def canonical(data: object) -> str:

@@ -46,6 +46,13 @@ class Refusals:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             return self._counts[kind] <= EACH
 
+    def give_back(self, counted: list[Counted]) -> None:
+        """Count on from what could not be written."""
+        with self._lock:
+            for each in counted:
+                kind = (each.tenant, each.key_id, each.action, each.code)
+                self._counts[kind] = max(self._counts.get(kind, 0), EACH) + each.count
+
     def take(self) -> list[Counted]:
         """After a minute: what was counted only; and begin anew."""
         now = self._monotonic()

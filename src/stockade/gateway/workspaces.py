@@ -18,7 +18,8 @@ from stockade.gateway.clock import SECOND
 from stockade.gateway.database import Database
 from stockade.gateway.journal import Action
 from stockade.gateway.keys import Caller
-from stockade.gateway.ledger import Ledger, SandboxEntry
+from stockade.gateway.ledger import Ledger
+from stockade.gateway.listing import SandboxEntry
 from stockade.gateway.policy import Budgets
 from stockade.gateway.schema import sandboxes, tenants, workspaces
 from stockade.gateway.writer import Turn

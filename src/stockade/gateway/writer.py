@@ -13,12 +13,11 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 from sqlalchemy import Connection
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from stockade.gateway.database import Database
 from stockade.gateway.journal import Journal
-from stockade.port import Refused, StockadeError, Unavailable
+from stockade.port import Refused, Unavailable
 
 Result = TypeVar("Result")
 
@@ -33,12 +32,6 @@ class Turn:
     connection: Connection
     journal: Journal
     now: int
-
-    def upsert(self, table: Any) -> Any:
-        """An insert that may say what to do where the row is there."""
-        if self.connection.dialect.name == "sqlite":
-            return sqlite.insert(table)
-        return postgresql.insert(table)
 
 
 Work = Callable[[Turn], Result | Refused]
@@ -149,8 +142,8 @@ class Writer:
                     for unit in units:
                         unit.result = unit.work(Turn(connection, journal, now))
                 return
-            except SQLAlchemyError as error:
-                if isinstance(error, DBAPIError) and not isinstance(error, IntegrityError):
+            except (SQLAlchemyError, self._database.driver.Error) as error:
+                if not self._is_integrity(error):
                     self._disconnect()
                 # A connection that was dead before anything was asked of it is made anew.
                 if begun or attempt == 2:
@@ -172,10 +165,14 @@ class Writer:
             except SQLAlchemyError:
                 pass  # it is of no use any more either way
 
+    def _is_integrity(self, error: BaseException) -> bool:
+        """Whether the database refused it, and not failed."""
+        return isinstance(error, IntegrityError | self._database.driver.IntegrityError)
+
     def _spoken(self, error: Exception) -> BaseException:
         """A database's fault as an error of the port; everything else as it is."""
-        if isinstance(error, StockadeError | IntegrityError) or not isinstance(
-            error, SQLAlchemyError
+        if self._is_integrity(error) or not isinstance(
+            error, SQLAlchemyError | self._database.driver.Error
         ):
             return error
         self._log.error("ledger.write_failed", error=type(error).__name__, detail=str(error)[:500])
