@@ -5,10 +5,10 @@ import hashlib
 import json
 import math
 from collections import deque
-from collections.abc import AsyncIterable, Callable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from signal import Signals
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from pydantic import ValidationError
@@ -173,8 +173,9 @@ class RemoteExecution:
         return self._record.done()
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Call back when its record is here."""
-        self._record.add_done_callback(lambda _: callback())
+        """Call back when its record is here, and its connection serves others again."""
+        last: asyncio.Future[Any] = self._pumping or self._record
+        last.add_done_callback(lambda _: callback())
 
     # --- the port ---
 
@@ -231,7 +232,7 @@ class RemoteExecution:
         allowed = 2 * limits.wall_seconds + self._transport.timeouts.grace
         frames.deadline = self._loop.time() + allowed
         self._pumping = self._loop.create_task(self._pump(frames))
-        if stdin is not None and not isinstance(stdin, bytes):
+        if stdin is not None:
             self._feeding = self._loop.create_task(self._feed(stdin))
 
     def lose(self, why: str) -> None:
@@ -239,15 +240,12 @@ class RemoteExecution:
         if not self._record.done():
             self._record.set_result(self._lost(why))
 
-    def drop(self) -> None:
-        """Close its connection, which cancels what has not been heard of yet."""
-        if self._frames is not None:
-            self._frames.break_off("it was given up")
-
     async def end(self) -> None:
         """Cancel it, and wait for its record and for all that works for it."""
         self._mute()
         await self.cancel()
+        if self._record.done() and self._frames is not None:
+            self._frames.break_off("it was given up")
         working = [task for task in (self._pumping, self._feeding) if task is not None]
         if working:
             await asyncio.wait(working)
@@ -326,7 +324,7 @@ class RemoteExecution:
         # While it had the word, nothing could come.
         frames.deadline += self._loop.time() - since
 
-    async def _feed(self, pieces: AsyncIterable[bytes]) -> None:
+    async def _feed(self, pieces: StandardInput) -> None:
         body = Outgoing(pieces, once=True)
         headers = self._transport.headers(
             self._tenant, {"Content-Type": "application/octet-stream"}

@@ -6,6 +6,8 @@ says what that means.
 """
 
 import asyncio
+import errno
+import os
 import random
 import re
 import ssl
@@ -450,6 +452,9 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 def _reason(error: Any) -> str:
     """In the words of the system where it has some."""
     inner = getattr(error, "os_error", None) or error
+    number = getattr(inner, "errno", None)
+    if isinstance(number, int) and number in errno.errorcode:
+        return os.strerror(number)  # asyncio's own text repeats the address
     text = getattr(inner, "strerror", None) or str(inner) or type(error).__name__
     return spoken(str(text))
 
