@@ -51,6 +51,7 @@ AGENT_SOURCES = tuple(
         "confine",
         "filter",
         "machine",
+        "disk",
     )
 )
 

@@ -42,6 +42,7 @@ def archive(debian: Debian) -> Debian:
         "boot/vmlinuz-6.12": make_kernel(),
         f"{MODULES}/modules.builtin": BUILT_IN,
         f"{MODULES}/kernel/erofs.ko": b"\0depends=\0",
+        f"{MODULES}/kernel/ext4.ko": b"\0depends=\0",
     })  # fmt: skip
     debian.add("linux-image-cloud-amd64", {})
     debian.add("python3", {**loader, "usr/bin/python3!": SCRIPT, "usr/lib/python3.13/x.py": "x"})

@@ -45,7 +45,8 @@ def test_an_image_is_what_the_executor_reads(store: Path, archive: Debian) -> No
         opened.close()
     assert (image.folder / "kernel").read_bytes() == ELF + PVH
     names = [name for name, _, _ in read_archive((image.folder / "initramfs").read_bytes())]
-    assert names == ["init", "modules", "modules/00-erofs.ko"]
+    modules = ["modules", "modules/00-erofs.ko", "disk-modules", "disk-modules/00-ext4.ko"]
+    assert names == ["init", *modules]
     disk = (image.folder / "disk").read_text().split()
     assert {"./usr/bin/python3", "./opt/stockade/stockade-agent", "./etc/passwd"} <= set(disk)
     assert "./opt/stockade/libstockade.so" in disk

@@ -123,10 +123,17 @@ def test_each_module_stands_behind_what_it_depends_on(tmp_path: Path) -> None:
         libcrc32c="crc32c",
         netfs="",
         crc32c="",
+        ext4="mbcache,jbd2,crc32c",
+        mbcache="",
+        jbd2="crc32c",
         unused="",
     )
-    names = [module.name for module in read_modules(tmp_path)]
-    assert names == ["virtio_blk", "crc32c", "libcrc32c", "netfs", "erofs"]
+    modules = read_modules(tmp_path)
+    names = [[module.name for module in part] for part in modules]
+    assert names == [
+        ["virtio_blk", "crc32c", "libcrc32c", "netfs", "erofs"],
+        ["mbcache", "jbd2", "ext4"],
+    ]
 
 
 def test_a_kernel_without_what_a_guest_needs_is_refused(tmp_path: Path) -> None:
@@ -155,14 +162,18 @@ def read_archive(data: bytes) -> list[tuple[str, int, bytes]]:
 
 
 def test_the_initramfs_is_init_and_modules_in_order() -> None:
-    made = make_initramfs(b"program", [Module("b", b"12345"), Module("a", b"")])
+    made = make_initramfs(b"program", [Module("b", b"12345"), Module("a", b"")], [Module("c", b"")])
     assert read_archive(made) == [
         ("init", 0o100755, b"program"),
         ("modules", 0o040755, b""),
         ("modules/00-b.ko", 0o100644, b"12345"),
         ("modules/01-a.ko", 0o100644, b""),
+        ("disk-modules", 0o040755, b""),
+        ("disk-modules/00-c.ko", 0o100644, b""),
     ]
-    assert made == make_initramfs(b"program", [Module("b", b"12345"), Module("a", b"")])
+    assert made == make_initramfs(
+        b"program", [Module("b", b"12345"), Module("a", b"")], [Module("c", b"")]
+    )
 
 
 # --- the root --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from stockade.images.store import PARTS, SCRATCH, Image, Store, describe, file_d
 from stockade.images.unpack import unpack
 
 # Raised when the same packages are to become another image.
-_RECIPE = 2
+_RECIPE = 3
 _MAKING_SECONDS = 300.0
 # What is unpacked is about four times what is fetched, and the disk once more.
 _ROOM = 6
@@ -135,7 +135,9 @@ def _make(
 
     (made / "kernel").write_bytes(read_kernel(scratch / "kernel", unzstd))
     modules = read_modules(scratch / "kernel")
-    (made / "initramfs").write_bytes(make_initramfs(plan.init.read_bytes(), modules))
+    (made / "initramfs").write_bytes(
+        make_initramfs(plan.init.read_bytes(), modules.always, modules.for_disk)
+    )
 
     base = _base(plan, files, triplet, store, tell)
     tree = scratch / "root"

@@ -1,5 +1,7 @@
 """The initramfs: a cpio archive of ``/init`` and the kernel's modules.
 
+Those in ``/disk-modules`` are inserted in a machine that has a scratch disk.
+
 https://www.kernel.org/doc/html/latest/driver-api/early-userspace/buffer-format.html
 """
 
@@ -21,14 +23,17 @@ class Module(NamedTuple):
     content: bytes
 
 
-def make_initramfs(init: bytes, modules: Sequence[Module]) -> bytes:
+def make_initramfs(
+    init: bytes, modules: Sequence[Module], for_disk: Sequence[Module] = ()
+) -> bytes:
     """The same bytes for the same parts. Modules are inserted in the order of their names."""
-    entries = [_entry(1, "init", _PROGRAM, init), _entry(2, "modules", _FOLDER, b"")]
-    for number, module in enumerate(modules):
-        name = f"modules/{number:02d}-{module.name}.ko"
-        entries.append(_entry(number + 3, name, _FILE, module.content))
-    entries.append(_entry(0, _END, 0, b""))
-    return b"".join(entries)
+    files = [("init", _PROGRAM, init)]
+    for folder, parts in (("modules", modules), ("disk-modules", for_disk)):
+        files.append((folder, _FOLDER, b""))
+        for number, module in enumerate(parts):
+            files.append((f"{folder}/{number:02d}-{module.name}.ko", _FILE, module.content))
+    entries = [_entry(number, *file) for number, file in enumerate(files, 1)]
+    return b"".join((*entries, _entry(0, _END, 0, b"")))
 
 
 def _entry(number: int, name: str, mode: int, content: bytes) -> bytes:

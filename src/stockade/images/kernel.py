@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from stockade.images.errors import CannotBuild
 from stockade.images.initramfs import Module
@@ -14,6 +15,8 @@ Decompress = Callable[[bytes], bytes]
 
 # What a guest needs of its kernel, in whatever order: the disk, its file system and the wire.
 _NEEDED = ("virtio_pci", "virtio_console", "virtio_blk", "erofs")
+# And for scratch files on a disk of the machine's own.
+_NEEDED_FOR_DISK = ("ext4",)
 
 _ELF = b"\x7fELF"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -61,8 +64,16 @@ def _decompress(data: bytes, unzstd: Decompress) -> bytes:
     return b""
 
 
-def read_modules(folder: Path) -> list[Module]:
-    """Those of the modules a guest needs that are not built in, each behind what it depends on."""
+class Modules(NamedTuple):
+    """Parts of the kernel that are not built in, each behind what it depends on."""
+
+    always: list[Module]
+    for_disk: list[Module]
+    """What a machine needs beside them that has a scratch disk."""
+
+
+def read_modules(folder: Path) -> Modules:
+    """Those that a guest needs."""
     trees = sorted(folder.glob("*lib/modules/*")) or sorted(folder.glob("usr/lib/modules/*"))
     if len(trees) != 1:
         raise CannotBuild("the package of the kernel has no modules in it")
@@ -73,7 +84,11 @@ def read_modules(folder: Path) -> list[Module]:
     for name in _NEEDED:
         if name not in known:
             _choose(name, files, chosen)
-    return list(chosen.values())
+    always = list(chosen.values())
+    for name in _NEEDED_FOR_DISK:
+        if name not in known:
+            _choose(name, files, chosen)
+    return Modules(always, list(chosen.values())[len(always) :])
 
 
 def _choose(name: str, files: dict[str, Path], chosen: dict[str, Module]) -> None:

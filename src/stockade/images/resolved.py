@@ -14,8 +14,17 @@ from stockade.images.errors import CannotBuild
 # A small Debian: what its own scripts take for granted, and Python.
 PACKAGES = (
     *("base-files", "bash", "bsdutils", "bzip2", "coreutils", "dash", "debianutils", "diffutils"),
-    *("file", "findutils", "gawk", "grep", "gzip", "hostname", "libc-bin", "mawk", "media-types"),
-    *("ncurses-base", "ncurses-bin", "netbase", "perl-base", "procps", "python3", "sed"),
+    *("e2fsprogs", "file", "findutils", "gawk", "grep", "gzip", "hostname", "libc-bin", "mawk"),
+    *(
+        "media-types",
+        "ncurses-base",
+        "ncurses-bin",
+        "netbase",
+        "perl-base",
+        "procps",
+        "python3",
+        "sed",
+    ),
     *("sysvinit-utils", "tar", "tzdata", "unzip", "util-linux", "xz-utils", "zip"),
 )
 _KERNEL = "linux-image-cloud-{architecture}"

@@ -136,6 +136,7 @@ static bool ending;
 static struct transfer transfers[MOST_TRANSFERS];
 static struct parked parked;
 static struct parked spare; /* for the program after a rehearsal; of a machine's copies */
+static struct statvfs empty_disk; /* a machine's own, with nothing of the guest's on it yet */
 static int doors;
 static int own_process; /* /proc/self, which a kernel of its own is told to hide */
 static bool privileged; /* the agent has rights left, which the program's process must not */
@@ -431,20 +432,48 @@ static unsigned count_entries(const char *path)
     return count;
 }
 
-/* Both of the scratch file system; three of its inodes are ours: sandbox.c. */
-static struct statvfs sample_disk(void)
+/* In use now, and as many as there may be. */
+struct scratch {
+    unsigned long long bytes, inodes;
+    unsigned long long most_bytes;
+    long long most_inodes;
+};
+
+static unsigned long long less(unsigned long long from, unsigned long long taken)
+{
+    return from > taken ? from - taken : 0;
+}
+
+static struct scratch look_at_scratch(void)
 {
     struct statvfs disk;
-    unsigned long long bytes, inodes;
 
     memset(&disk, 0, sizeof disk);
     statvfs(WORKSPACE, &disk);
-    bytes = (unsigned long long)(disk.f_blocks - disk.f_bfree) * disk.f_frsize;
-    inodes = disk.f_files ? disk.f_files - disk.f_ffree - 3 : 0; /* not every kernel counts */
-    if (bytes > program.disk_used)
-        program.disk_used = bytes;
-    if (inodes > program.inodes_used)
-        program.inodes_used = inodes;
+    if (machine_has_disk()) /* which had something on it before there was anything of the guest's */
+        return (struct scratch){
+            .bytes = less(empty_disk.f_bavail, disk.f_bavail) * disk.f_frsize,
+            .inodes = less(empty_disk.f_ffree, disk.f_ffree),
+            .most_bytes = (unsigned long long)empty_disk.f_bavail * disk.f_frsize,
+            .most_inodes = (long long)empty_disk.f_ffree,
+        };
+    /* Three of the inodes are ours: sandbox.c. Not every kernel counts. */
+    return (struct scratch){
+        .bytes = (unsigned long long)(disk.f_blocks - disk.f_bfree) * disk.f_frsize,
+        .inodes = disk.f_files ? disk.f_files - disk.f_ffree - 3 : 0,
+        .most_bytes = (unsigned long long)disk.f_blocks * disk.f_frsize,
+        .most_inodes = disk.f_files ? (long long)disk.f_files - 3 : 0,
+    };
+}
+
+static struct scratch sample_disk(void)
+{
+    const struct scratch disk = look_at_scratch();
+
+    if (disk.bytes > program.disk_used)
+        program.disk_used = disk.bytes;
+    if (disk.inodes > program.inodes_used)
+        program.inodes_used = disk.inodes;
     return disk;
 }
 
@@ -510,7 +539,7 @@ static void report_end(void)
     char text[1024];
     struct json json = {.text = text, .size = sizeof text};
     struct rusage total;
-    const struct statvfs disk = sample_disk();
+    const struct scratch disk = sample_disk();
     const int status = program.exit_status;
     long cpu, memory = program.usage.ru_maxrss * 1024L;
     struct counts counts = {0};
@@ -535,8 +564,7 @@ static void report_end(void)
     json_add(&json, ",\"cpu_seconds\":%ld.%06ld,\"peak_memory_bytes\":%ld",
              cpu / 1000000, cpu % 1000000, memory);
     json_add(&json, ",\"disk\":[%llu,%llu],\"inodes\":[%llu,%lld]", program.disk_used,
-             (unsigned long long)disk.f_blocks * disk.f_frsize, program.inodes_used,
-             disk.f_files ? (long long)disk.f_files - 3 : 0);
+             disk.most_bytes, program.inodes_used, disk.most_inodes);
     json_add(&json, ",\"open_files\":%u,\"peak_processes\":%u,\"stragglers\":%u",
              program.open_files, program.peak_processes, program.stragglers);
     if (machine_is_own())
@@ -1252,9 +1280,11 @@ static const char *set_up_in_machine(uint64_t bytes, uint64_t inodes)
     if (!failed)
         failed = machine_set_up();
     if (!failed)
-        failed = confine_scratch(bytes, inodes, GUEST_ID);
+        failed = machine_confine_scratch(bytes, inodes, GUEST_ID);
     if (failed)
         return failed;
+    if (machine_has_disk())
+        statvfs(WORKSPACE, &empty_disk);
     open_own_process();
     failed = confine_bounding_set();
     if (!failed)
@@ -1364,7 +1394,7 @@ static void boot(int count, char **arguments, bool machine)
         fail_set_up(failed);
     park_next(arguments + 4);
     await_parked();
-    if (machine) {
+    if (machine && !machine_has_disk()) { /* one that has is no copy, and rehearses nothing */
         spare = parked;
         park_next(arguments + 4);
         await_parked();
@@ -1376,7 +1406,7 @@ static void boot(int count, char **arguments, bool machine)
         _exit(0);
     rehearse();
     tell_copied();
-    if (machine) {
+    if (machine && !machine_has_disk()) {
         swap_parked();
         tell_copied();
         swap_parked();

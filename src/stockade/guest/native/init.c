@@ -1,14 +1,15 @@
 /*
  * The first process of a microVM: makes the image's disk the root and becomes the agent.
  *
- *   /init [WORD]... machine ARGUMENT...
+ *   /init [WORD]... [own-disk] machine BYTES INODES ARGUMENT...
  *                         executed by the kernel from the initramfs, with what stands behind
  *                         `--` on its command line, and before that whatever else there it
  *                         did not know
  *
  * It inserts the kernel's modules, opens the virtio port named `wire` as standard input and
- * output, and executes the agent with its own arguments from `machine` on: docs/images.md. What goes wrong is one
- * line on the console, and then the machine is off.
+ * output, and executes the agent with its own arguments from `machine` on: docs/images.md. Told
+ * `own-disk`, it first makes a file system on the second disk, for scratch files. What goes wrong
+ * is one line on the console, and then the machine is off.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -26,16 +27,23 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "disk.h"
+
 #define AGENT "/opt/stockade/stockade-agent"
 #define MODULES "/modules"
+#define DISK_MODULES "/disk-modules" /* for a scratch disk */
 #define DISK "/dev/vda"
+#define SCRATCH_DISK "/dev/vdb"
+#define MAKE_FILE_SYSTEM "/usr/sbin/mke2fs"
 #define PORTS "/sys/class/virtio-ports"
 #define PORT "wire"
 #define MODE "machine"
+#define OWN_DISK "own-disk"
 #define ROOT "/root" /* in every kernel's own initramfs, beneath ours */
 
 enum {
@@ -99,13 +107,13 @@ static void mount_kernel(void)
 }
 
 /* Their names tell the order. They are removed, as all of the initramfs, which is memory. */
-static void insert_modules(void)
+static void insert_modules(const char *folder, bool wanted)
 {
     struct dirent **entries;
-    const int count = scandir(MODULES, &entries, NULL, alphasort);
+    const int count = scandir(folder, &entries, NULL, alphasort);
 
-    MUST(count, "open", MODULES);
-    MUST(chdir(MODULES), "open", MODULES);
+    MUST(count, "open", folder);
+    MUST(chdir(folder), "open", folder);
     for (int i = 0; i < count; i++) {
         const char *name = entries[i]->d_name;
 
@@ -114,7 +122,7 @@ static void insert_modules(void)
 
             MUST(file, "open", name);
             /* One may be part of this kernel, or loaded by another's need. */
-            if (syscall(SYS_finit_module, file, "", 0) < 0 && errno != EEXIST)
+            if (wanted && syscall(SYS_finit_module, file, "", 0) < 0 && errno != EEXIST)
                 die("insert", name);
             close(file);
             unlink(name);
@@ -123,18 +131,68 @@ static void insert_modules(void)
     }
     free(entries);
     MUST(chdir("/"), "open", "/");
-    rmdir(MODULES);
-    unlink("/init");
+    rmdir(folder);
+}
+
+static void wait_for_disk(const char *disk)
+{
+    const time_t since = seconds();
+
+    while (access(disk, F_OK) < 0)
+        wait_a_little(since, "wait for", disk);
 }
 
 static void mount_disk(void)
 {
-    const time_t since = seconds();
-
-    while (access(DISK, F_OK) < 0)
-        wait_a_little(since, "wait for", DISK);
+    wait_for_disk(DISK);
     /* Nobody gains rights by a program's mode: the agent's guest is one user only. */
     MUST(mount(DISK, ROOT, "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, NULL), "mount", DISK);
+}
+
+/*
+ * By the image's own program, in the image's root. No journal: nothing of it is to outlive the
+ * machine; no block is kept for anybody, for the agent shares out what there is.
+ */
+static _Noreturn void make_file_system(const char *inodes)
+{
+    static char *none[] = {NULL};
+    char count[24];
+    char *const command[] = {
+        MAKE_FILE_SYSTEM, "-q", "-F", "-b", "4096", "-I", "256", "-m", "0", "-O",
+        "none,extent,filetype,sparse_super,large_file,dir_index,dir_nlink,extra_isize,flex_bg,"
+        "uninit_bg",
+        "-E", "lazy_itable_init=1,nodiscard", "-N", count, SCRATCH_DISK, NULL};
+
+    snprintf(count, sizeof count, "%llu", strtoull(inodes, NULL, 10) + OWN_INODES);
+    MUST(mount("/dev", ROOT "/dev", NULL, MS_BIND, NULL), "mount", "/dev");
+    MUST(chroot(ROOT), "chroot", "");
+    MUST(chdir("/"), "open", "/");
+    execve(MAKE_FILE_SYSTEM, command, none);
+    die("execute", MAKE_FILE_SYSTEM);
+}
+
+static void mount_scratch_disk(const char *inodes)
+{
+    pid_t maker;
+    int status;
+
+    wait_for_disk(SCRATCH_DISK);
+    maker = fork();
+    MUST(maker, "fork", "");
+    if (maker == 0)
+        make_file_system(inodes);
+    MUST(waitpid(maker, &status, 0), "wait for", MAKE_FILE_SYSTEM);
+    errno = EIO;
+    if (status != 0)
+        die("make a file system on", SCRATCH_DISK);
+    MUST(umount2(ROOT "/dev", MNT_DETACH), "unmount", "/dev");
+    /*
+     * What was never written is zeros: the file behind the disk is new. Blocks are taken when a
+     * file is written: what is full is then told to who writes, and nothing is counted twice.
+     */
+    MUST(mount(SCRATCH_DISK, ROOT SCRATCH, "ext4", MS_NOSUID | MS_NODEV,
+               "noinit_itable,nodelalloc"),
+         "mount", SCRATCH_DISK);
 }
 
 /* The device of the port that has our name, in `path`. */
@@ -263,13 +321,14 @@ static void switch_root(void)
     MUST(chdir("/"), "open", "/");
 }
 
-/* Those of the agent, from its mode on. */
-static void take_arguments(char **agent, char **arguments)
+/* Those of the agent, from its mode on. Whether a disk of its own is to be made comes before. */
+static bool take_arguments(char **agent, char **arguments)
 {
+    bool own_disk = false;
     int count = 0;
 
-    while (*arguments && strcmp(*arguments, MODE) != 0)
-        arguments++;
+    for (; *arguments && strcmp(*arguments, MODE) != 0; arguments++)
+        own_disk = own_disk || strcmp(*arguments, OWN_DISK) == 0;
     errno = EINVAL;
     if (!*arguments)
         die("find among the arguments", MODE);
@@ -279,6 +338,10 @@ static void take_arguments(char **agent, char **arguments)
             die("take", "the arguments");
         agent[count++] = *arguments;
     }
+    errno = EINVAL;
+    if (own_disk && count < 3)
+        die("find among the arguments", "the sizes of the disk");
+    return own_disk;
 }
 
 int main(int count, char **arguments)
@@ -286,6 +349,7 @@ int main(int count, char **arguments)
     static char *none[] = {NULL};
     static char *agent[MOST_ARGUMENTS + 2] = {AGENT};
     int port, console;
+    bool own_disk;
 
     if (count < 1 || getpid() != 1) {
         fputs("stockade-init: runs as the first process of a microVM only\n", stderr);
@@ -296,10 +360,14 @@ int main(int count, char **arguments)
     console = open("/dev/console", O_WRONLY | O_NOCTTY);
     MUST(console, "open", "/dev/console");
     MUST(dup2(console, STDERR_FILENO), "open", "/dev/console");
-    take_arguments(agent + 1, arguments + 1);
-    insert_modules();
+    own_disk = take_arguments(agent + 1, arguments + 1);
+    insert_modules(MODULES, true);
+    insert_modules(DISK_MODULES, own_disk);
+    unlink("/init");
     lock_kernel();
     mount_disk();
+    if (own_disk)
+        mount_scratch_disk(agent[3]);
     port = open_port();
     bring_up_loopback();
     MUST(sethostname("sandbox", 7), "name", "the host");

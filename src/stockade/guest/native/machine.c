@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "confine.h"
+#include "disk.h"
 #include "park.h"
 
 #define MUST(call, step)                                                                           \
@@ -44,7 +45,7 @@ enum { SMALL_FILE = 4096 };
 
 /* Descriptors of the group's files: opened with rights that are gone when they are used. */
 static struct {
-    bool own;
+    bool own, has_disk;
     int memory_max, pids_max, memory_events, memory_peak, pids_events, pids_peak, cpu_stat;
     struct counts before;
     char blocks[512], controllers[64];
@@ -307,6 +308,18 @@ bool machine_is_own(void)
     return machine.own;
 }
 
+bool machine_has_disk(void)
+{
+    return machine.has_disk;
+}
+
+const char *machine_confine_scratch(uint64_t bytes, uint64_t inodes, uid_t owner)
+{
+    machine.has_disk = disk_is_there();
+    return machine.has_disk ? disk_confine(bytes, inodes, owner)
+                            : confine_scratch(bytes, inodes, owner);
+}
+
 /* --- rights --- */
 
 const char *machine_keep_rights(void)
@@ -357,13 +370,17 @@ static uint64_t get_u64(const uint8_t *from)
     return number;
 }
 
-/* The clock, the randomness and the scratch mount's ceilings: what a copy has for itself. */
+/* The clock, the randomness and the scratch mount's ceilings: what a copy has for itself. A disk
+ * is the machine's own from the beginning: a machine that has one is nobody's copy. */
 const char *machine_go_on(const uint8_t message[GO_AHEAD_BYTES])
 {
     const uint8_t *const numbers = message + 1 + SEED_BYTES;
     const uint64_t nanoseconds = get_u64(numbers);
-    const char *failed = confine_scratch_again(get_u64(numbers + 8), get_u64(numbers + 16));
+    const char *failed = NULL;
     struct timespec time;
+
+    if (!machine.has_disk)
+        failed = confine_scratch_again(get_u64(numbers + 8), get_u64(numbers + 16));
 
     if (failed)
         return failed;

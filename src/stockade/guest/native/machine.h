@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "json.h"
 
@@ -41,6 +42,12 @@ const char *machine_reduce_rights(void);
 
 /* Property: no two copies of a machine have the same randomness, or the time of their snapshot. */
 const char *machine_go_on(const uint8_t message[GO_AHEAD_BYTES]);
+
+/* Property: as of confine_scratch(), on a disk of the machine's own where it has one. */
+const char *machine_confine_scratch(uint64_t bytes, uint64_t inodes, uid_t owner);
+
+/* Whether it has, once that was done. */
+bool machine_has_disk(void);
 
 /* Whether this is one: machine_set_up() was done. */
 bool machine_is_own(void);
