@@ -89,7 +89,12 @@ async def hello_of(guest: Guest) -> Hello:
 
 def vmm_of(guest: Guest) -> int:
     """The pid of the VMM itself, on the host."""
-    for pid in descendants(guest._process.pid):
+    return vmm_in(guest._process.pid)
+
+
+def vmm_in(supervisor: int) -> int:
+    """The same, below that process."""
+    for pid in descendants(supervisor):
         with contextlib.suppress(OSError):
             program, *arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
             if "stockade-supervise" not in program and "-nodefaults" in arguments:

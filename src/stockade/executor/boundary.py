@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from stockade.port import Enforcement, Limits, Tier
+from stockade.port import Attestation, Enforcement, Limits, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Boundary(Protocol):
     """Whether ``usage().processes_refused`` is counted on this machine."""
     parked_bytes: int
     """An estimate of the memory that the sandbox holds on the host while it is parked."""
+    attestation: Attestation | None
+    """What it was made of, where the tier tells."""
 
     def pause(self) -> None:
         """Let it use no CPU while it is parked, where one that waits would."""

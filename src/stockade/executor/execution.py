@@ -63,6 +63,12 @@ _OOM_CHECK_SECONDS: Final = 0.01
 _MESSAGE_BYTES: Final = 65_536
 
 
+def check_signal(number: int) -> None:
+    """Raises :class:`InvalidRequest` for what is none."""
+    if type(number) not in (int, signal.Signals) or not 1 <= number <= 64:
+        raise InvalidRequest("signal", f"{number!r} is not a signal (1 to 64)")
+
+
 class ProgramExecution:
     """One program in one sandbox: a :class:`~stockade.port.RunningExecution`.
 
@@ -146,8 +152,7 @@ class ProgramExecution:
 
     async def signal(self, number: int) -> None:
         """Send a signal to the program's process group. Raises :class:`InvalidRequest`."""
-        if type(number) not in (int, signal.Signals) or not 1 <= number <= 64:
-            raise InvalidRequest("signal", f"{number!r} is not a signal (1 to 64)")
+        check_signal(number)
         self._command(struct.pack("!cB", b"s", number))
 
     async def resize(self, size: TerminalSize) -> None:
@@ -161,6 +166,10 @@ class ProgramExecution:
         if self._end_report.done() and self._copying is not None:
             self._copying.cancel()
 
+    def kill(self) -> None:
+        """Its sandbox, at once: nobody waits for what the program has still to say."""
+        self._sandbox.boundary.kill()
+
     async def wait(self) -> Execution:
         """The record. A cancelled waiter kills the execution and waits for its end."""
         try:
@@ -169,7 +178,7 @@ class ProgramExecution:
             if self._task.cancelled():
                 raise
             await self.cancel()
-            self._sandbox.boundary.kill()
+            self.kill()
             await asyncio.shield(self._task)
             raise
 
@@ -580,6 +589,7 @@ class ProgramExecution:
             tier=self._sandbox.boundary.tier,
             image=self._sandbox.boundary.image,
             enforcement=self._sandbox.boundary.enforcement,
+            attestation=self._sandbox.boundary.attestation,
         )
 
 

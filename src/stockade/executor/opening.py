@@ -24,18 +24,7 @@ async def open_and_prove(
 
     Raises what that raises, and leaves nothing then, nor where it is cancelled.
     """
-    state = StateFolder()
-    owners = None
-    try:
-        if identities.distinct:
-            owners = Owners(identities)
-            state.share_with(owners.group)
-        tier = await build(state, owners)
-    except BaseException:
-        state.close()
-        if owners is not None:
-            owners.close()
-        raise
+    tier = await open_unproven(identities, build)
     try:
         await tier.prove(first)
     except BaseException:
@@ -43,6 +32,24 @@ async def open_and_prove(
         await asyncio.shield(tier.close())
         raise
     return tier
+
+
+async def open_unproven(
+    identities: Identities, build: Callable[[StateFolder, Owners | None], Awaitable[Opened]]
+) -> Opened:
+    """The same, of a tier whose first sandbox is somebody's already."""
+    state = StateFolder()
+    owners = None
+    try:
+        if identities.distinct:
+            owners = Owners(identities)
+            state.share_with(owners.group)
+        return await build(state, owners)
+    except BaseException:
+        state.close()
+        if owners is not None:
+            owners.close()
+        raise
 
 
 async def in_thread(find: Callable[[], T], let_go: Callable[[T], None] | None = None) -> T:

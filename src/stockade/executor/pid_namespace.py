@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.cgroups import GuestCeilings, GuestCgroup
 from stockade.executor.descendants import process_of, signal_below
-from stockade.port import Enforcement, Limits, Tier
+from stockade.port import Attestation, Enforcement, Limits, Tier
 
 
 class PidNamespaceBoundary:
@@ -34,9 +34,15 @@ class PidNamespaceBoundary:
         self._ceilings = ceilings
         self.counts_processes = counts_processes
         self.parked_bytes = parked_bytes
+        self.attestation: Attestation | None = None
         self._release_id = release_id
         self._pidfd = -1
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def pidfd(self) -> int:
+        """Of the sandbox's pid 1; -1 where there is none."""
+        return self._pidfd
 
     def hold(self, pidfd: int) -> None:
         """Take over the pidfd of the sandbox's pid 1."""

@@ -13,6 +13,7 @@ from stockade.port import MIB, SandboxRequest, Tier
 # What a machine's own kernel, the agent and page tables take beside a guest's memory.
 _KERNEL_BYTES: Final = 128 * MIB
 _RAM_STEP: Final = 64 * MIB
+_MACHINES: Final = frozenset({Tier.MICROVM, Tier.VM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Profile:
             disk_bytes=limits.disk_bytes,
             inodes=limits.inodes,
             cpus=limits.cpus,
-            machine_bytes=_ram(limits.memory_bytes) if tier is Tier.MICROVM else 0,
+            machine_bytes=_ram(limits.memory_bytes) if tier in _MACHINES else 0,
             memory_bytes=limits.memory_bytes,
             processes=limits.processes,
         )

@@ -1,5 +1,6 @@
 """The contract that every zone shares. Pure data and protocols; no I/O."""
 
+from stockade.port.attestation import Attestation
 from stockade.port.egress import NO_EGRESS, EgressPolicy
 from stockade.port.environment import (
     ExecutionEnvironment,
@@ -49,6 +50,7 @@ __all__ = [
     "MIB",
     "NO_EGRESS",
     "Artefact",
+    "Attestation",
     "Captured",
     "Command",
     "EgressPolicy",

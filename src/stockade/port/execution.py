@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from stockade.port.attestation import Attestation
 from stockade.port.outcome import Outcome
 from stockade.port.tier import Tier
 
@@ -100,7 +101,7 @@ class Timings:
     """Seconds spent before and during the run."""
 
     waited: float = 0.0
-    """For a sandbox: from the call until one was at hand."""
+    """For a sandbox: from the call until one was at hand, a dedicated machine's boot included."""
     set_up: float = 0.0
     """For files and the program's start."""
     ran: float = 0.0
@@ -133,6 +134,8 @@ class Execution:
     """The image's digest."""
     enforcement: Mapping[str, Enforcement] = field(default_factory=dict)
     """Field of ``Limits`` to how it was kept."""
+    attestation: Attestation | None = None
+    """What ran it, of the tier ``vm``; the other tiers have none."""
 
     @property
     def ok(self) -> bool:

@@ -12,3 +12,5 @@ class Tier(StrEnum):
     """A kernel in user space: the guest never speaks to the host's."""
     MICROVM = "microvm"
     """A machine of its own: the guest is in a kernel of its own, kept in by the CPU."""
+    VM = "vm"
+    """A dedicated machine: the same, booted for one job, with a disk of its own, and attested."""

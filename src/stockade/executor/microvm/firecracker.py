@@ -153,9 +153,20 @@ class FirecrackerVmm:
         self._jail.close()
 
     async def start(
-        self, name: str, machine: Machine, ram: int, doors: Sequence[int], cpus: Sequence[int]
+        self,
+        name: str,
+        machine: Machine,
+        ram: int,
+        doors: Sequence[int],
+        cpus: Sequence[int],
+        *,
+        disk: int | None = None,
     ) -> FirecrackerGuest:
         """Boot a machine. Its memory is in ``ram`` once it was saved."""
+        if machine.own_disk or disk is not None:
+            raise Unavailable(
+                "Firecracker's adapter gives no machine a disk of its own: use QEMU for that"
+            )
         image = machine.image
         state = os.memfd_create("stockade-state", os.MFD_CLOEXEC)
         try:

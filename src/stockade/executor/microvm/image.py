@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from stockade.executor.microvm.digests import Digests, FileChanged
 from stockade.executor.namespace.image import guest_digest
 from stockade.port import Unavailable
 
@@ -37,6 +38,19 @@ class Image:
     initramfs: int
     disk: int
 
+    @property
+    def promised(self) -> Mapping[str, str]:
+        """``kernel``, ``initramfs`` and ``disk``, each to its digest in hexadecimal."""
+        return {name: str(_promised(self.description, name)) for name in _FILES}
+
+    def check(self, digests: Digests) -> None:
+        """Raises :class:`~stockade.port.Unavailable` where a file was changed since it was opened.
+
+        Reads those that were written to: for a thread.
+        """
+        for name, promise in self.promised.items():
+            _check(digests, getattr(self, name), promise, self.folder / name)
+
     def close(self) -> None:
         """Close the files."""
         for descriptor in (self.kernel, self.initramfs, self.disk):
@@ -51,19 +65,20 @@ def image_store() -> Path:
     return Path(cache, "stockade/images").absolute()
 
 
-def find_image() -> Image:
+def find_image(digests: Digests | None = None) -> Image:
     """The newest that was built. Raises :class:`~stockade.port.Unavailable`, with the remedy.
 
-    Reads all of it: for a thread.
+    Reads all of it: for a thread. ``digests``: where what was read is remembered.
     """
     current = image_store() / "microvm/current"
     if not current.exists():
         raise _unavailable(f"no image was built for microVMs: there is no {current}")
-    return open_image(current.resolve())
+    return open_image(current.resolve(), digests)
 
 
-def open_image(folder: Path) -> Image:
+def open_image(folder: Path, digests: Digests | None = None) -> Image:
     """The image in this folder. Raises :class:`~stockade.port.Unavailable`."""
+    known = digests or Digests()
     description = _read_description(folder)
     if description["guest_sha256"] != guest_digest():
         raise _unavailable(f"the image {folder} was built by another version of Stockade")
@@ -73,16 +88,14 @@ def open_image(folder: Path) -> Image:
             f"the image {folder} is for {built_for} machines, this is {platform.machine()}"
         )
     opened: dict[str, int] = {}
+    promised = {name: str(_promised(description, name)) for name in _FILES}
     try:
-        digests = {}
         for name in _FILES:
             opened[name] = _open(folder / name)
             if os.geteuid() != 0:
                 opened[name] = _seal(opened[name], folder / name)
-            digests[name] = _digest_of(opened[name], folder / name)
-            if digests[name] != _promised(description, name):
-                raise _unavailable(f"{folder / name} is not what image.json says: it was changed")
-        digest = digest_of_image(built_for, digests)
+            _check(known, opened[name], promised[name], folder / name)
+        digest = digest_of_image(built_for, promised)
         if digest != description["digest"]:
             raise _unavailable(f"the digest in {folder / 'image.json'} is not its image's")
     except BaseException:
@@ -178,10 +191,12 @@ def _seal(descriptor: int, path: Path) -> int:
     return sealed
 
 
-def _digest_of(descriptor: int, path: Path) -> str:
+def _check(digests: Digests, descriptor: int, promised: str, path: Path) -> None:
     try:
-        with open(descriptor, "rb", closefd=False) as file:
-            file.seek(0)
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = digests.of(descriptor)
+    except FileChanged as error:
+        raise _unavailable(f"{path} of the image: {error}") from error
     except OSError as error:
         raise _unavailable(f"{path} of the image cannot be read: {error.strerror}") from error
+    if digest != promised:
+        raise _unavailable(f"{path} is not what image.json says: it was changed")

@@ -33,14 +33,7 @@ async def open_microvm(
     """
     # The order is that of what they cost, the cheapest first.
     qemu = await in_thread(find_qemu)
-    accelerator = Accelerator.KVM
-    if why := await in_thread(why_no_kvm):
-        if not allow_emulation:
-            raise Unavailable(
-                f"{why}; in software emulation it would start, which is no boundary and is off "
-                "unless allow_emulation is set (of the command line: STOCKADE_ALLOW_EMULATION=1)"
-            )
-        accelerator = Accelerator.EMULATION
+    accelerator = await choose_accelerator(allow_emulation=allow_emulation)
 
     async def build(state: StateFolder, owners: Owners | None) -> MicrovmTier:
         image = await in_thread(find_image, Image.close)
@@ -58,3 +51,16 @@ async def open_microvm(
             raise
 
     return await open_and_prove(identities, first, build)
+
+
+async def choose_accelerator(*, allow_emulation: bool) -> Accelerator:
+    """The CPU where it runs guests. Raises :class:`~stockade.port.Unavailable`."""
+    why = await in_thread(why_no_kvm)
+    if why is None:
+        return Accelerator.KVM
+    if not allow_emulation:
+        raise Unavailable(
+            f"{why}; in software emulation it would start, which is no boundary and is off "
+            "unless allow_emulation is set (of the command line: STOCKADE_ALLOW_EMULATION=1)"
+        )
+    return Accelerator.EMULATION

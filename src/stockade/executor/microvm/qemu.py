@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import socket
+import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ _LONGEST_COMMAND_LINE: Final = 2047
 """COMMAND_LINE_SIZE of x86, but for its end."""
 _DISK_SET: Final = 1
 _KVM_SET: Final = 2
+_OWN_DISK_SET: Final = 3
+_BIOS: Final = "bios-256k.bin"
+_OPTION: Final = "linuxboot_dma.bin"
+_OPTION_OF_ELF: Final = "pvh.bin"
+_ASKING_SECONDS: Final = 10.0
 
 _WIRE: Final = 0
 _CONTROL: Final = 1
@@ -71,6 +77,59 @@ class Qemu:
     """Like ``10.0.2``."""
     release: tuple[int, int]
     program: Program = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Firmware:
+    """What a machine runs before its kernel: files that are open."""
+
+    bios: int
+    option: int
+    """What starts the kernel, of the machine's own kind: QEMU opens it by its name."""
+    option_path: Path
+
+    @property
+    def files(self) -> dict[str, int]:
+        """By name."""
+        return {_BIOS: self.bios, self.option_path.name: self.option}
+
+    def close(self) -> None:
+        """Close them."""
+        os.close(self.bios)
+        os.close(self.option)
+
+
+def find_firmware(qemu: Qemu, kernel: int) -> Firmware:
+    """Where this QEMU looks for it. Raises :class:`~stockade.port.Unavailable`.
+
+    ``kernel``: the file that is to be started.
+    """
+    option = _OPTION_OF_ELF if os.pread(kernel, 4, 0) == b"\x7fELF" else _OPTION
+    try:
+        said = subprocess.run(
+            [qemu.path, "-L", "help"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASKING_SECONDS,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _unavailable(f"{qemu.path} does not say where its firmware is: {error}") from error
+    folders = [Path(os.fsdecode(line)) for line in said.splitlines() if line.startswith(b"/")]
+    bios, _ = _open_first(qemu, folders, _BIOS)
+    try:
+        return Firmware(bios, *_open_first(qemu, folders, option))
+    except BaseException:
+        os.close(bios)
+        raise
+
+
+def _open_first(qemu: Qemu, folders: Sequence[Path], name: str) -> tuple[int, Path]:
+    """As QEMU itself does."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            return os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC), folder / name
+    raise _unavailable(f"{qemu.path} has no {name} in any of its folders of firmware")
 
 
 def find_qemu() -> Qemu:
@@ -131,9 +190,17 @@ class QemuVmm:
     name = "QEMU"
     experimental = False
 
-    def __init__(self, qemu: Qemu, jail: Jail, accelerator: Accelerator) -> None:
+    def __init__(
+        self,
+        qemu: Qemu,
+        jail: Jail,
+        accelerator: Accelerator,
+        firmware: Firmware | None = None,
+    ) -> None:
+        """``firmware``: what machines are to start with; none: what QEMU finds by itself."""
         self._qemu = qemu
         self._jail = jail
+        self._firmware = firmware
         self.accelerator = accelerator
         self.version = qemu.version
 
@@ -143,32 +210,63 @@ class QemuVmm:
     def close(self) -> None:
         """Give its ids back."""
         self._jail.close()
+        if self._firmware is not None:
+            self._firmware.close()
 
     async def start(
-        self, name: str, machine: Machine, ram: int, doors: Sequence[int], cpus: Sequence[int]
+        self,
+        name: str,
+        machine: Machine,
+        ram: int,
+        doors: Sequence[int],
+        cpus: Sequence[int],
+        *,
+        disk: int | None = None,
     ) -> QemuGuest:
         """Boot a machine."""
         image = machine.image
-        options = f"{KERNEL_OPTIONS} -- {' '.join(machine.arguments)}"
+        options = _kernel_options(machine)
         if len(options) > _LONGEST_COMMAND_LINE:
             raise Unavailable(
                 f"a kernel takes {_LONGEST_COMMAND_LINE} bytes of options, and with the names of "
                 f"all modules they are {len(options)}: preload fewer"
             )
-        boots = [
-            *("-kernel", _path_of(image.kernel), "-initrd", _path_of(image.initramfs)),
-            *("-append", options),
-        ]
-        return await self._start(
-            name,
-            machine,
-            ram,
-            boots,
-            doors,
-            cpus,
-            shares=True,
-            descriptors=(image.kernel, image.initramfs),
-        )
+        bios = None if self._firmware is None else self._firmware.bios
+        boots = _boot_arguments(options, image.kernel, image.initramfs, bios)
+        inherited = [image.kernel, image.initramfs]
+        if bios is not None:
+            inherited.append(bios)
+        with ExitStack() as stack:
+            if disk is not None:
+                readable = _open_for_reading(disk)
+                stack.callback(os.close, readable)
+                boots += _own_disk_arguments(disk, readable)
+                inherited += [disk, readable]
+            return await self._start(
+                name,
+                machine,
+                ram,
+                boots,
+                doors,
+                cpus,
+                shares=True,
+                descriptors=inherited,
+            )
+
+    def command_line(self, machine: Machine) -> tuple[str, ...]:
+        """What ``start`` tells QEMU; in place of the numbers of open files, what they are."""
+        bios = None if self._firmware is None else "firmware"
+        kvm = "kvm" if self.accelerator is Accelerator.KVM else None
+        words = _arguments(machine, "ram", "console", "image", kvm, shares=True, boots=True)
+        words += _boot_arguments(_kernel_options(machine), "kernel", "initramfs", bios)
+        if machine.own_disk:
+            words += _own_disk_arguments("disk", "disk, to read")
+        return tuple(words)
+
+    @property
+    def firmware(self) -> Firmware | None:
+        """What machines start with, where it was named."""
+        return self._firmware
 
     async def save(self, guest: Guest) -> bytes:
         """Into a pipe, which every QEMU can write to without opening anything."""
@@ -285,15 +383,21 @@ class QemuVmm:
         shares: bool,
         descriptors: Sequence[int],
     ) -> QemuGuest:
-        kvm = _open_kvm(self._qemu) if self.accelerator is Accelerator.KVM else -1
-        if kvm >= 0:
+        kvm = _open_kvm(self._qemu) if self.accelerator is Accelerator.KVM else None
+        if kvm is not None:
             descriptors = (*descriptors, kvm)
         try:
             return await self._start_with_sockets(
                 name,
                 lambda console: [
                     *_arguments(
-                        machine, ram, console, kvm, shares=shares, boots=arguments != _INCOMING
+                        machine,
+                        ram,
+                        console,
+                        machine.image.disk,
+                        kvm,
+                        shares=shares,
+                        boots=arguments != _INCOMING,
                     ),
                     *arguments,
                 ],
@@ -302,7 +406,7 @@ class QemuVmm:
                 cpus,
             )
         finally:
-            if kvm >= 0:
+            if kvm is not None:
                 os.close(kvm)
 
     async def _start_with_sockets(
@@ -354,11 +458,22 @@ def _open_kvm(qemu: Qemu) -> int:
         raise Unavailable(f"{_KVM_DEVICE}: {error.strerror}") from error
 
 
+_File = int | str
+"""The number of an open file; or its name, where nothing is started."""
+
+
 def _arguments(
-    machine: Machine, ram: int, console: int, kvm: int, *, shares: bool, boots: bool
+    machine: Machine,
+    ram: _File,
+    console: _File,
+    disk: _File,
+    kvm: _File | None,
+    *,
+    shares: bool,
+    boots: bool,
 ) -> list[str]:
     mebibytes = machine.memory_bytes // MIB
-    if kvm >= 0:
+    if kvm is not None:
         runs = [
             *("-add-fd", f"fd={kvm},set={_KVM_SET}"),
             *("-accel", f"kvm,device=/dev/fdset/{_KVM_SET}"),
@@ -379,7 +494,7 @@ def _arguments(
         "-object",
         f"memory-backend-file,id=ram,size={mebibytes}M,mem-path={_path_of(ram)},"
         f"share={'on' if shares else 'off'},merge=off,dump=off",
-        *("-add-fd", f"fd={machine.image.disk},set={_DISK_SET}"),
+        *("-add-fd", f"fd={disk},set={_DISK_SET}"),
         *("-drive", f"file=/dev/fdset/{_DISK_SET},format=raw,if=none,id=root,read-only=on"),
         *("-device", "virtio-blk-pci,drive=root"),
         *("-device", "virtio-serial-pci,max_ports=2"),
@@ -392,7 +507,39 @@ def _arguments(
     ]
 
 
-def _path_of(descriptor: int) -> str:
+def _kernel_options(machine: Machine) -> str:
+    return f"{KERNEL_OPTIONS} -- {' '.join(machine.arguments)}"
+
+
+def _boot_arguments(options: str, kernel: _File, initramfs: _File, bios: _File | None) -> list[str]:
+    words = ["-kernel", _path_of(kernel), "-initrd", _path_of(initramfs), "-append", options]
+    return words if bios is None else [*words, "-bios", _path_of(bios)]
+
+
+def _open_for_reading(disk: int) -> int:
+    try:
+        return os.open(_path_of(disk), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unavailable(f"a machine's own disk cannot be opened: {error.strerror}") from error
+
+
+def _own_disk_arguments(disk: _File, readable: _File) -> list[str]:
+    """The machine's second. Nothing of it outlives the machine: the host need not write it out.
+
+    A host's disk that is full is the guest's error, and no machine that stands still.
+    ``readable``: the same for reading only, which QEMU begins with.
+    """
+    return [
+        *("-add-fd", f"fd={disk},set={_OWN_DISK_SET}"),
+        *("-add-fd", f"fd={readable},set={_OWN_DISK_SET}"),
+        "-drive",
+        f"file=/dev/fdset/{_OWN_DISK_SET},format=raw,if=none,id=scratch,cache=unsafe,"
+        "werror=report,rerror=report,file.locking=off",
+        *("-device", "virtio-blk-pci,drive=scratch"),
+    ]
+
+
+def _path_of(descriptor: _File) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 

@@ -10,26 +10,36 @@ from typing import Final
 from stockade.executor.own_kernel import expect_own_kernel
 from stockade.executor.receipt import CAPABILITIES, NO_CAPABILITY, Expectations, Receipt
 
-# Mount point to file system and a flag.
-_MOUNTS: Final = {
-    "/": (None, "ro"),
-    "/workspace": ("tmpfs", "rw"),
-    "/tmp": ("tmpfs", "rw"),  # noqa: S108 - inside
-    "/proc": ("proc", None),
-}
+_IMAGE: Final = "vda ro"
+_OWN_DISK: Final = "vdb rw"
 # The kernel's own file systems.
 _ALSO_MOUNTED: Final = frozenset({"tmpfs", "devpts", "devtmpfs"})
 
 
-def faults(receipt: Mapping[str, object], cpus: int | None) -> list[str]:
-    """What the receipt lacks, a sentence each; empty where it proves everything."""
+def faults(receipt: Mapping[str, object], cpus: int | None, *, own_disk: bool = False) -> list[str]:
+    """What the receipt lacks, a sentence each; empty where it proves everything.
+
+    ``own_disk``: scratch files are on a disk, and not in the machine's RAM.
+    """
     facts = Receipt.read(receipt)
     expectations = Expectations()
-    expect_own_kernel(expectations, facts, cpus, _MOUNTS, _ALSO_MOUNTED)
+    expect_own_kernel(expectations, facts, cpus, _mounts(own_disk), _ALSO_MOUNTED)
     expect = expectations.expect
     for capability_set in CAPABILITIES:
         expect(capability_set, facts.status.get(capability_set), [NO_CAPABILITY])
     expect("no_new_privs", facts.status.get("NoNewPrivs"), ["1"])
-    expect("block devices", facts.words.get("blocks"), "vda ro\n")
+    blocks = sorted(str(facts.words.get("blocks", "")).splitlines())
+    expect("block devices", blocks, [_IMAGE, _OWN_DISK] if own_disk else [_IMAGE])
     expect("controllers", facts.words.get("controllers"), "cpu memory pids")
     return expectations.faults
+
+
+def _mounts(own_disk: bool) -> dict[str, tuple[str | None, str | None]]:
+    """Mount point to file system and a flag."""
+    scratch = "ext4" if own_disk else "tmpfs"
+    return {
+        "/": (None, "ro"),
+        "/workspace": (scratch, "rw"),
+        "/tmp": (scratch, "rw"),  # noqa: S108 - inside
+        "/proc": ("proc", None),
+    }

@@ -43,7 +43,7 @@ class Template:
 
     async def save(self, cpus: Sequence[int]) -> None:
         """Boot a guest, wait until it is warm, save it. Raises Unavailable."""
-        ram = _make_ram(self._machine.memory_bytes)
+        ram = make_ram(self._machine.memory_bytes)
         try:
             guest = await self._vmm.start(f"{self._folder.name}-warm", self._machine, ram, (), cpus)
             try:
@@ -64,7 +64,7 @@ class Template:
         Raises :class:`TemplateDamaged`, or another Unavailable.
         """
         if not self.saved:
-            ram = _make_ram(self._machine.memory_bytes)
+            ram = make_ram(self._machine.memory_bytes)
             try:
                 return await self._vmm.start(name, self._machine, ram, doors, cpus)
             finally:
@@ -166,7 +166,8 @@ class Template:
         return description
 
 
-def _make_ram(size: int) -> int:
+def make_ram(size: int) -> int:
+    """A file without a name for a machine's RAM. Raises Unavailable."""
     try:
         ram = os.memfd_create("stockade-ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.cgroups import CgroupTree, GuestCeilings, GuestCgroup
@@ -15,6 +15,7 @@ from stockade.executor.microvm.vmm import VMM_BYTES, Accelerator, Guest, Machine
 from stockade.executor.proof import KEPT_BY_THE_EXECUTOR
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.executor.snapshot_tier import SnapshotTier
+from stockade.executor.snapshot_tier import Template as AnyTemplate
 from stockade.executor.state import StateFolder
 from stockade.executor.supervised_boundary import NO_CEILING, SupervisedBoundary
 from stockade.port import (
@@ -66,8 +67,68 @@ class MicrovmBoundary(SupervisedBoundary):
         return replace(super().usage(), peak_memory_bytes=None)
 
 
-class MicrovmTier(SnapshotTier[Template]):
-    """Makes sandboxes that a machine monitor starts. One per executor."""
+T = TypeVar("T", bound=AnyTemplate)
+
+
+class MachineTier(SnapshotTier[T]):
+    """Makes sandboxes that a machine monitor starts, whatever they are started from."""
+
+    def __init__(
+        self,
+        vmm: Vmm,
+        state: StateFolder,
+        image: Image,
+        cgroups: CgroupTree,
+        *,
+        modules: Sequence[str],
+    ) -> None:
+        super().__init__(state, cgroups)
+        self._vmm = vmm
+        self._image = image
+        self._modules = tuple(modules)
+        self.emulated = vmm.accelerator is Accelerator.EMULATION
+        kept = cgroups.enforcement()
+        self.enforcement: dict[str, Enforcement] = {
+            **KEPT_BY_THE_EXECUTOR,
+            "cpu_seconds": kept["cpu_seconds"],
+            "cpus": kept["cpus"],
+            # By the guest's own kernel, and by the size of the machine.
+            "memory_bytes": Enforcement.ENFORCED,
+            "processes": Enforcement.ENFORCED,
+            "inodes": Enforcement.ENFORCED,
+        }
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._vmm!r}, {len(self._templates)} templates>"
+
+    async def close(self) -> None:
+        """Remove the snapshots. The sandboxes are gone by then."""
+        await super().close()
+        self._vmm.close()
+        self._image.close()
+
+    def _ceilings(self, profile: Profile) -> GuestCeilings:
+        return GuestCeilings(profile.machine_bytes + VMM_BYTES, NO_CEILING, profile.cpus)
+
+    def _boundary(
+        self, profile: Profile, cgroup: GuestCgroup, ceilings: GuestCeilings
+    ) -> SupervisedBoundary:
+        return MicrovmBoundary(
+            self.tier,
+            self._image.digest,
+            self.enforcement,
+            cgroup,
+            ceilings,
+            PARKED_BYTES,
+            counts_processes=True,
+        )
+
+    def _send_on(self, guest: Guest, profile: Profile) -> None:
+        guest.send_on(profile.disk_bytes, profile.inodes)
+
+
+class MicrovmTier(MachineTier[Template]):
+    """Each sandbox is a copy of a machine that was saved. One per executor."""
 
     tier = Tier.MICROVM
     letter = "m"
@@ -82,31 +143,8 @@ class MicrovmTier(SnapshotTier[Template]):
         modules: Sequence[str],
         snapshots: bool,
     ) -> None:
-        super().__init__(state, cgroups)
-        self._vmm = vmm
-        self._image = image
-        self._modules = tuple(modules)
+        super().__init__(vmm, state, image, cgroups, modules=modules)
         self._snapshots = snapshots
-        self.emulated = vmm.accelerator is Accelerator.EMULATION
-        kept = cgroups.enforcement()
-        self.enforcement: dict[str, Enforcement] = {
-            **KEPT_BY_THE_EXECUTOR,
-            "cpu_seconds": kept["cpu_seconds"],
-            "cpus": kept["cpus"],
-            # By the guest's own kernel, and by the size of the machine.
-            "memory_bytes": Enforcement.ENFORCED,
-            "processes": Enforcement.ENFORCED,
-            "inodes": Enforcement.ENFORCED,
-        }
-
-    def __repr__(self) -> str:
-        return f"<MicrovmTier {self._vmm!r}, {len(self._templates)} templates>"
-
-    async def close(self) -> None:
-        """Remove the snapshots. The sandboxes are gone by then."""
-        await super().close()
-        self._vmm.close()
-        self._image.close()
 
     def _fixed(self, profile: Profile) -> Profile:
         return replace(profile, disk_bytes=0, inodes=0)
@@ -137,25 +175,6 @@ class MicrovmTier(SnapshotTier[Template]):
             template.remove()
             raise
         return template
-
-    def _ceilings(self, profile: Profile) -> GuestCeilings:
-        return GuestCeilings(profile.machine_bytes + VMM_BYTES, NO_CEILING, profile.cpus)
-
-    def _boundary(
-        self, profile: Profile, cgroup: GuestCgroup, ceilings: GuestCeilings
-    ) -> SupervisedBoundary:
-        return MicrovmBoundary(
-            Tier.MICROVM,
-            self._image.digest,
-            self.enforcement,
-            cgroup,
-            ceilings,
-            PARKED_BYTES,
-            counts_processes=True,
-        )
-
-    def _send_on(self, guest: Guest, profile: Profile) -> None:
-        guest.send_on(profile.disk_bytes, profile.inodes)
 
     async def _warm(self, sandbox: Sandbox) -> None:
         """Neither a page nor, in emulation, a translation of its code is a copy's own yet."""

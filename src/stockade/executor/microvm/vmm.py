@@ -12,7 +12,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
@@ -54,6 +54,8 @@ class Machine:
     """Of its scratch disk; 0: as many as there is room for."""
     modules: tuple[str, ...] = ()
     """What the warm interpreter has loaded."""
+    own_disk: bool = False
+    """Scratch files are on a disk of its own, and not in its RAM: it is nobody's copy."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes % MIB or self.memory_bytes <= 0:
@@ -65,8 +67,9 @@ class Machine:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The agent's."""
-        return ("machine", str(self.disk_bytes), str(self.inodes), *self.modules)
+        """Those of init, then the agent's."""
+        agents = ("machine", str(self.disk_bytes), str(self.inodes), *self.modules)
+        return ("own-disk", *agents) if self.own_disk else agents
 
 
 class Guest(Supervised):
@@ -75,6 +78,7 @@ class Guest(Supervised):
     program = "the VMM"
     from_guest = to_guest = -1
     _console: "Console | None" = None
+    _at_close: Callable[[], None] | None = None
 
     def attach_wire(self, wire: socket.socket) -> None:
         """Take over the host's end."""
@@ -85,6 +89,10 @@ class Guest(Supervised):
     def attach_console(self, console: socket.socket) -> None:
         """Take over the host's end."""
         self._console = Console(console)
+
+    def at_close(self, callback: Callable[[], None]) -> None:
+        """Call back once, when it is closed: whatever was kept open for it is not needed then."""
+        self._at_close = callback
 
     @property
     def console(self) -> str:
@@ -152,6 +160,9 @@ class Guest(Supervised):
         self.from_guest = self.to_guest = -1
         if self._console is not None:
             self._console.close()
+        callback, self._at_close = self._at_close, None
+        if callback is not None:
+            callback()
         super().close()
 
 
@@ -229,11 +240,19 @@ class Vmm(Protocol):
         ...
 
     async def start(
-        self, name: str, machine: Machine, ram: int, doors: Sequence[int], cpus: Sequence[int]
+        self,
+        name: str,
+        machine: Machine,
+        ram: int,
+        doors: Sequence[int],
+        cpus: Sequence[int],
+        *,
+        disk: int | None = None,
     ) -> Guest:
         """Boot a machine whose RAM is the file ``ram``. Raises Unavailable.
 
         ``doors``: of cgroups. ``cpus``: those of the host that it may run on; none: any.
+        ``disk``: the file of a machine's own disk.
         """
         ...
 
