@@ -7,7 +7,8 @@ Every promise of the contract is tested in every tier. The cases that users hit 
 hundreds more, and take a tier with a kernel of its own as many minutes: they run there with
 `--every-tier`, and else are deselected. So is what machines, which may be emulated, take minutes
 for: of the contract, all but IN_MACHINES, of the attacks, all but ATTACKS_IN_MACHINES, and what
-starts whole executors.
+starts whole executors. A dedicated machine is booted for each test: of the contract IN_DEDICATED
+is what always runs there, and nothing of the others.
 """
 
 import asyncio
@@ -40,9 +41,13 @@ ATTACKS_IN_MACHINES = (
 """And of tests/attack: those on what a machine has and no other tier."""
 
 
-def probe_absences() -> Absences:
-    """Ask the executor what this machine can start."""
-    statuses = asyncio.run(probe_tiers(allow_emulation=True))
+IN_DEDICATED = ("test_a_full_disk_of_a_command", "test_too_many_files")
+"""And in dedicated machines: what tells the ceilings of a real disk apart."""
+
+
+def probe_absences(tiers: Collection[Tier]) -> Absences:
+    """Ask the executor which of these this machine can start."""
+    statuses = asyncio.run(probe_tiers(tiers, allow_emulation=True))
     return {tier: None if status.available else status.detail for tier, status in statuses.items()}
 
 
@@ -51,7 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--every-tier",
         action="store_true",
         help="run tests/cases in every tier, not in one, and all of tests/contract, tests/attack, "
-        f"tests/executor and tests/bench in microVMs, of the first not only {', '.join(IN_MACHINES)}",
+        f"tests/executor and tests/bench in microVMs, of the first not only {', '.join(IN_MACHINES)}, "
+        "and in dedicated machines",
     )
 
 
@@ -66,6 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def takes_minutes(item: pytest.Item) -> bool:
     """Together with those like it."""
+    if repeats(item, {Tier.VM}):
+        return vars(item).get("originalname") not in IN_DEDICATED
     if "tests/cases/" in item.nodeid:
         return repeats(item, OWN_KERNEL)
     if "tests/contract/" in item.nodeid and item.path.name not in IN_MACHINES:
@@ -96,8 +104,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Probe once, here, where no event loop runs; and only if a test asks."""
     if session.config.option.collectonly:
         return
-    if any(item.get_closest_marker("tier") for item in session.items):
-        session.config.stash[ABSENCES] = probe_absences()
+    tiers = {Tier(*marker.args) for item in session.items for marker in item.iter_markers("tier")}
+    if tiers:
+        session.config.stash[ABSENCES] = probe_absences(tiers)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

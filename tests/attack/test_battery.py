@@ -11,7 +11,7 @@ from stockade.cli.attack.host_checks import Traces
 from stockade.cli.attack.model import Attack, Ruling
 from stockade.port import Tier
 
-_TIERS = (Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM)
+_TIERS = (Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM, Tier.VM)
 _CONTROLLED = [attack for attack in BATTERY if not attack.no_control]
 
 in_each_tier = pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from tests.contract.kit import (
     Heard,
-    Watch,
     command,
     enforced,
     explain,
@@ -26,6 +25,7 @@ from tests.contract.kit import (
     stdout_of,
     until,
     until_up,
+    watched,
     zombies,
 )
 from tests.contract.traits import Traits
@@ -195,7 +195,7 @@ async def test_a_cut_transport_is_never_exit_0(real: ExecutionEnvironment, trait
         mark, heard = marker(), Heard()
         running = await real.start(shell(f"echo up; sleep {mark}; exit 0"), on_output=heard)
         await until_up(heard, mark, traits)
-        watch = Watch(running)
+        watch = await watched(running)
         os.kill(watch.init, signal.SIGKILL)
         execution = await soon(running.wait())
         assert execution.outcome is Outcome.LOST, explain(execution)
@@ -266,7 +266,7 @@ async def test_ending_one_session_leaves_the_other(
     async with await real.open_session() as one, await real.open_session() as two:
         running = await two.start(sleeper(mark), on_output=heard)
         await until_up(heard, mark, traits)
-        watch = Watch(running)
+        watch = await watched(running)
         lived = watch.living()
         await one.close()
         assert len(living(mark)) == (1 if traits.shows_guests else 0)

@@ -56,7 +56,12 @@ def test_doctor_as_json(stockade: Stockade) -> None:
                 "start_ms": 71.2,
             }
         ],
-        "trust_levels": {"reviewed": "namespace", "untested": "namespace", "hostile": None},
+        "trust_levels": {
+            "reviewed": "namespace",
+            "untested": "namespace",
+            "hostile": None,
+            "regulated": None,
+        },
         "enforcement": {
             "memory_bytes": {"how": "enforced", "by": "cgroup v2"},
             "open_files": {"how": "per-process", "by": "RLIMIT_NOFILE"},

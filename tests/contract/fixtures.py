@@ -17,7 +17,7 @@ Play = Callable[[Call], Awaitable[Scripted]]
 REAL = [pytest.param(tier, marks=pytest.mark.tier(tier.value), id=tier.value) for tier in Tier]
 
 # One that nobody takes costs gVisor half a second.
-PARKED = {Tier.NAMESPACE: 2, Tier.GVISOR: 1, Tier.MICROVM: 1}
+PARKED = {Tier.NAMESPACE: 2, Tier.GVISOR: 1, Tier.MICROVM: 1, Tier.VM: 0}
 
 
 def open_tier(tier: Tier, parked: int) -> AbstractAsyncContextManager[ExecutionEnvironment]:

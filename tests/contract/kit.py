@@ -220,6 +220,12 @@ class Watch:
         return [pid for pid in self._seen if not dead_or_dying(pid)]
 
 
+async def watched(running: Any) -> Watch:
+    """A sandbox's, once there is one: a dedicated machine boots after its execution was started."""
+    await until(lambda: getattr(running, "program", running) is not None, 120)
+    return Watch(getattr(running, "program", running))
+
+
 def descendants(of: int | None = None) -> dict[int, str]:
     """Everything below a process, by pid, with the state; zombies included."""
     parents: dict[int, tuple[int, str]] = {}
@@ -281,7 +287,7 @@ async def started(
     heard = Heard()
     running = await environment.start(sleeper(mark), on_output=heard)
     await until_up(heard, mark, traits)
-    return running, Watch(running)
+    return running, await watched(running)
 
 
 def sleeper(mark: str) -> ExecutionRequest:

@@ -25,7 +25,6 @@ from stockade.port.fake import Call, FakeEnvironment, Scripted
 from .fixtures import Port, open_tier
 from .kit import (
     Heard,
-    Watch,
     command,
     descendants,
     explain,
@@ -39,6 +38,7 @@ from .kit import (
     stdout_of,
     until,
     until_up,
+    watched,
 )
 from .traits import TRAITS, Traits
 
@@ -64,7 +64,7 @@ async def test_cancelling_leaves_nothing_alive(real: ExecutionEnvironment, trait
     mark, heard = marker(), Heard()
     running = await real.start(source(HARD_TO_KILL, mark), on_output=heard)
     await until_up(heard, mark, traits, 4)
-    watch = Watch(running)
+    watch = await watched(running)
     await running.cancel()
     execution = await soon(running.wait())
     assert execution.outcome is Outcome.CANCELLED, explain(execution)
@@ -78,7 +78,7 @@ async def test_cancelling_the_waiter_leaves_nothing_alive(
     running = await real.start(source(HARD_TO_KILL, mark), on_output=heard)
     task = asyncio.ensure_future(running.wait())
     await until_up(heard, mark, traits, 4)
-    watch = Watch(running)
+    watch = await watched(running)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await soon(task)

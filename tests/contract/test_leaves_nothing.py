@@ -14,7 +14,6 @@ import pytest
 from stockade.port import ExecutionEnvironment, ExecutionRequest, Outcome, TerminalSize
 
 from .kit import (
-    Watch,
     command,
     dead_or_dying,
     descendants,
@@ -27,6 +26,7 @@ from .kit import (
     soon,
     source,
     until,
+    watched,
     zombies,
 )
 from .traits import Traits
@@ -105,8 +105,9 @@ async def test_nothing_lives_when_the_record_is_made(
 async def test_the_check_would_notice(bare: ExecutionEnvironment, traits: Traits) -> None:
     """What lives is found: else the test above says nothing."""
     running = await bare.start(command("sleep", "60"))
+    watch = await watched(running)
     assert len(living_below(traits)) >= traits.always_alive + traits.alive_per_sandbox
-    assert len(Watch(running).living()) >= 2
+    assert len(watch.living()) >= 2
     await running.cancel()
     await running.wait()
 
@@ -116,7 +117,7 @@ async def test_no_cpu_time_passes_after_the_record(bare: ExecutionEnvironment) -
     running = await bare.start(
         shell("for n in 1 2 3; do setsid sh -c 'while :; do :; done' & done; sleep 0.2")
     )
-    watch = Watch(running)
+    watch = await watched(running)
     assert (await running.wait()).ok
     before = watch.cpu_seconds()
     await asyncio.sleep(0.2)

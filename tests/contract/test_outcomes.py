@@ -21,7 +21,6 @@ from stockade.port.fake import Scripted
 
 from .fixtures import Port
 from .kit import (
-    Watch,
     command,
     enforced,
     explain,
@@ -33,6 +32,7 @@ from .kit import (
     source,
     started,
     stdout_of,
+    watched,
 )
 from .traits import Traits
 
@@ -289,7 +289,7 @@ async def test_a_fork_bomb_is_contained(real: ExecutionEnvironment) -> None:
     running = await real.start(
         command("python3", "-c", text, mark), small(wall_seconds=1, processes=40)
     )
-    watch = Watch(running)
+    watch = await watched(running)
     execution = await running.wait()
     assert execution.outcome in (Outcome.WALL_CLOCK, Outcome.PROCESSES), explain(execution)
     assert execution.usage.peak_processes is None or execution.usage.peak_processes <= 41

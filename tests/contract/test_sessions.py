@@ -40,6 +40,7 @@ from .kit import (
     source,
     stdout_of,
     until_up,
+    watched,
 )
 from .traits import Traits
 
@@ -458,7 +459,7 @@ async def test_closing_leaves_nothing_alive(real: ExecutionEnvironment, traits: 
     line = f"setsid sh -c 'echo up; exec sleep {mark}' & echo up; exec sleep {mark}"
     running = await session.start(shell(line), on_output=heard)
     await until_up(heard, mark, traits, 2)
-    watch = Watch(running)
+    watch = await watched(running)
     await soon(session.close())
     assert living(mark) == watch.living() == []
     assert (await running.wait()).outcome is Outcome.CANCELLED
@@ -469,7 +470,7 @@ async def test_a_session_whose_sandbox_died_says_so(real: ExecutionEnvironment) 
     async with await real.open_session() as session:
         running = await session.start(sleeper(marker()), on_output=heard)
         await heard.until(b"up\n")
-        os.kill(Watch(running).init, signal.SIGKILL)
+        os.kill((await watched(running)).init, signal.SIGKILL)
         execution = await soon(running.wait())
         assert execution.outcome is Outcome.LOST, explain(execution)
         for attempt in attempts(session, "f", programs=True):
@@ -486,7 +487,7 @@ async def test_an_agent_that_stands_still_is_noticed(
     async with await real.open_session(small(wall_seconds=seconds)) as session:
         running = await session.start(sleeper(mark), on_output=heard)
         await heard.until(b"up\n")
-        watch = Watch(running)
+        watch = await watched(running)
         watch.stand_still()
         execution = await soon(running.wait(), seconds + 4)
         assert execution.outcome in (Outcome.WALL_CLOCK, Outcome.LOST), explain(execution)

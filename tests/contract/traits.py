@@ -90,4 +90,18 @@ TRAITS = {
         next_start_seconds=3.0,
         slowness=6.0,
     ),
+    Tier.VM: Traits(
+        always_alive=0,
+        alive_per_sandbox=1,
+        shows_guests=False,
+        clears_away_later=True,
+        memory_holds_the_kernel=False,
+        counts_inodes=True,
+        opens_own_terminal=True,
+        tells_no_new_privs=True,
+        clock_is_the_hosts=False,
+        cost=20,
+        next_start_seconds=3.0,
+        slowness=6.0,
+    ),
 }

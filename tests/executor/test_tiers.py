@@ -25,15 +25,17 @@ from stockade.port import (
     TrustLevel,
     Unavailable,
 )
-from stockade.port.policy import STRENGTH, WEAKEST
+from stockade.port.policy import DEDICATED, STRENGTH, WEAKEST
 
 REQUEST = ExecutionRequest(PythonSource(""))
 NO_RUNSC = "runsc was not found; ./dev setup gets one"
 NO_QEMU = "qemu was not found; ./dev setup gets one"
+NO_IMAGE = "no image was built"
 REASONS = {
     Tier.NAMESPACE: "user namespaces are switched off",
     Tier.GVISOR: NO_RUNSC,
     Tier.MICROVM: NO_QEMU,
+    Tier.VM: NO_IMAGE,
 }
 
 
@@ -89,7 +91,7 @@ def tiers_with(available: Collection[Tier]) -> Tiers:
 
 # --- the choice ---
 
-NAMESPACE, GVISOR, MICROVM = Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM
+NAMESPACE, GVISOR, MICROVM, VM = Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM, Tier.VM
 BOTH = {NAMESPACE, GVISOR}
 
 
@@ -108,6 +110,24 @@ BOTH = {NAMESPACE, GVISOR}
         ("hostile", None, {*BOTH, MICROVM}, MICROVM),
         ("reviewed", None, {NAMESPACE, MICROVM}, MICROVM),
         ("untested", MICROVM, {MICROVM}, MICROVM),
+        ("hostile", None, {*BOTH, VM}, GVISOR),
+        ("hostile", VM, set(Tier), VM),
+        ("untested", None, set(Tier), MICROVM),
+        ("regulated", None, set(Tier), VM),
+        ("regulated", VM, {VM}, VM),
+        (
+            "regulated",
+            None,
+            {*BOTH, MICROVM},
+            f"no tier that may run regulated code can be started here: vm ({NO_IMAGE})",
+        ),
+        (
+            "untested",
+            None,
+            {VM},
+            "no tier that may run untested code can be started here: "
+            f"microvm ({NO_QEMU}), gvisor ({NO_RUNSC}), namespace (user namespaces are switched off)",
+        ),
         ("hostile", MICROVM, BOTH, f"tier microvm cannot be started here: {NO_QEMU}"),
         ("hostile", GVISOR, BOTH, GVISOR),
         (
@@ -154,7 +174,7 @@ async def test_what_software_emulates_serves_only_who_names_it() -> None:
     emulated = Driver(MICROVM, emulated=True)
     drivers = {MICROVM: emulated, GVISOR: Driver(GVISOR), NAMESPACE: Driver(NAMESPACE)}
     tiers = Tiers({tier: opener(driver) for tier, driver in drivers.items()}, Resources())
-    for level in TrustLevel:
+    for level in set(TrustLevel) - {TrustLevel.REGULATED}:
         assert (await tiers.choose(SandboxRequest(trust=level))).tier is GVISOR
     assert await tiers.choose(SandboxRequest(tier=MICROVM)) is emulated
     await tiers.close()
@@ -201,7 +221,8 @@ def test_never_weaker_always_the_strongest(
             await tiers.close()
 
     chosen = asyncio.run(choose())
-    possible = available & enough & ({named} if named else set(Tier))
+    unnamed = DEDICATED if WEAKEST[trust] not in DEDICATED else frozenset()
+    possible = available & enough & ({named} if named else set(Tier) - unnamed)
     assert chosen is max(possible, key=STRENGTH.index, default=None)
 
 
@@ -299,6 +320,11 @@ async def test_nothing_is_opened_before_it_is_wanted() -> None:
         await tiers.choose(SandboxRequest())
         await tiers.choose(SandboxRequest(tier=NAMESPACE))
     assert opened == [GVISOR, MICROVM, NAMESPACE]
+    tiers.open_ahead()
+    await tiers.choose(SandboxRequest())
+    assert VM not in opened
+    await tiers.choose(SandboxRequest(trust=TrustLevel.REGULATED))
+    assert opened[-1] is VM
     await tiers.close()
 
 
@@ -395,6 +421,7 @@ async def test_no_tier_at_all_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(local, "_open_namespace", open_namespace)
     replace_gvisor(monkeypatch, lacking(GVISOR))
     monkeypatch.setattr(local, "_open_microvm", lambda *_: lacking(MICROVM)())
+    monkeypatch.setattr(local, "_open_vm", lambda *_: lacking(VM)())
     for warm in (True, False):
         with pytest.raises(Unavailable) as refused:
             async with open_local(warm=warm):

@@ -3,7 +3,15 @@
 import pytest
 
 from stockade.port import InvalidRequest, SandboxRequest, Tier, TrustLevel
-from stockade.port.policy import OWN_KERNEL, STRENGTH, WEAKEST, candidates, refusal
+from stockade.port.policy import (
+    DEDICATED,
+    OWN_KERNEL,
+    STRENGTH,
+    WEAKEST,
+    candidates,
+    named_by_offer,
+    refusal,
+)
 
 PAIRS = [(level, tier) for level in TrustLevel for tier in Tier]
 
@@ -16,7 +24,13 @@ def test_every_name_has_its_place() -> None:
 
 
 def test_less_trust_never_takes_a_weaker_tier() -> None:
-    order = [TrustLevel.REVIEWED, TrustLevel.UNTESTED, TrustLevel.HOSTILE]
+    order = [
+        TrustLevel.REVIEWED,
+        TrustLevel.UNTESTED,
+        TrustLevel.HOSTILE,
+        TrustLevel.REGULATED,
+    ]
+    assert set(order) == set(TrustLevel)
     strengths = [STRENGTH.index(WEAKEST[level]) for level in order]
     assert strengths == sorted(strengths)
     assert WEAKEST[TrustLevel.HOSTILE] in OWN_KERNEL
@@ -24,9 +38,27 @@ def test_less_trust_never_takes_a_weaker_tier() -> None:
 
 @pytest.mark.parametrize("level", TrustLevel)
 def test_the_candidates_are_all_that_are_strong_enough_strongest_first(level: TrustLevel) -> None:
-    strengths = [STRENGTH.index(tier) for tier in candidates(level)]
-    weakest = STRENGTH.index(WEAKEST[level])
-    assert strengths == list(range(len(STRENGTH) - 1, weakest - 1, -1))
+    enough = STRENGTH[STRENGTH.index(WEAKEST[level]) :]
+    if WEAKEST[level] not in DEDICATED:
+        enough = tuple(tier for tier in enough if tier not in DEDICATED)
+    assert candidates(level) == enough[::-1] != ()
+
+
+def test_nobody_waits_for_a_machines_boot_who_did_not_ask_for_it() -> None:
+    """The strongest tier is not the one that is taken, but for the level that needs it."""
+    assert STRENGTH[-1] is Tier.VM
+    assert {level: candidates(level)[0] for level in TrustLevel} == {
+        TrustLevel.REVIEWED: Tier.MICROVM,
+        TrustLevel.UNTESTED: Tier.MICROVM,
+        TrustLevel.HOSTILE: Tier.MICROVM,
+        TrustLevel.REGULATED: Tier.VM,
+    }
+
+
+def test_having_no_other_tier_names_it() -> None:
+    assert named_by_offer({Tier.VM}) is Tier.VM
+    for offered in (set(), {Tier.MICROVM}, {Tier.MICROVM, Tier.VM}, set(Tier)):
+        assert named_by_offer(offered) is None
 
 
 @pytest.mark.parametrize(("level", "tier"), PAIRS)

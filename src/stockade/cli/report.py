@@ -136,6 +136,12 @@ def verbose_lines(execution: "Execution") -> list[str]:
         f"ran {format_duration(timings.ran)}",
         "used: " + ", ".join(used),
     ]
+    if execution.attestation is not None:
+        made_of = execution.attestation
+        lines.append(
+            f"attested: kernel {made_of.kernel_version} {made_of.kernel}, {made_of.vmm} "
+            f"{made_of.vmm_version} by {made_of.accelerator}; --json has all of it"
+        )
     weaker = [f"{name} {how}" for name, how in execution.enforcement.items() if how != "enforced"]
     if weaker:
         lines.append("limits not kept for all processes together: " + ", ".join(weaker))

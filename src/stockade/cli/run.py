@@ -138,14 +138,15 @@ def _option(*names: str, section: str, **attributes: Any) -> Callable[[Any], Any
     type=TRUST_LEVEL,
     default=_TRUST,
     section="Sandbox",
-    help="How far the program is trusted: reviewed, untested or hostile. It decides which "
+    help=f"How far the program is trusted: {', '.join(TrustLevel)}. It decides which "
     f"boundaries are strong enough.  [default: {_TRUST}]",
 )
 @_option(
     "--tier",
     type=TIER,
     section="Sandbox",
-    help="This boundary and no other.  [default: the strongest that can be started]",
+    help="This boundary and no other.  [default: the strongest that can be started; but "
+    f"{Tier.VM}, which boots a machine for each call, must be named]",
 )
 @_option(
     "--json",

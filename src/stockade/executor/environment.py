@@ -2,24 +2,30 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from stockade.executor.descriptors import make_room
 from stockade.executor.execution import ProgramExecution
+from stockade.executor.machines import Machines
 from stockade.executor.pool import Pool, PoolMetrics, PoolPolicy
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.executor.session import SandboxSession
+from stockade.executor.submitted import SubmittedExecution
 from stockade.executor.tiers import Tiers
 from stockade.port import (
     Execution,
     ExecutionRequest,
+    Limits,
     OutputSink,
     RunningExecution,
     SandboxRequest,
     StandardInput,
     Unavailable,
 )
+from stockade.port.policy import DEDICATED
 
 _CLEAN_UP_DELAY = 0.0005
 _DEFAULT = SandboxRequest()
@@ -31,7 +37,9 @@ class LocalEnvironment:
     def __init__(self, tiers: Tiers, pool: PoolPolicy) -> None:
         self._tiers = tiers
         self._pool = Pool(self._create, pool, forget=tiers.forget, room=make_room(pool.most_alive))
+        self._machines = Machines(self._create, pool.machines, pool.wait_seconds)
         self._executions: set[ProgramExecution] = set()
+        self._submitted: set[SubmittedExecution] = set()
         self._sessions: set[SandboxSession] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._taking = 0
@@ -42,14 +50,17 @@ class LocalEnvironment:
         state = "open" if self._closing is None else "closed"
         return (
             f"<LocalEnvironment {state} [{len(self._executions)} executions, "
-            f"{len(self._sessions)} sessions] {self._pool!r}>"
+            f"{len(self._sessions)} sessions] {self._pool!r} {self._machines!r}>"
         )
 
     async def warm_up(self, sandbox: SandboxRequest | None = None) -> None:
-        """Park sandboxes for such requests now rather than after the first."""
-        wanted = sandbox or _DEFAULT
-        driver = await self._tiers.choose(wanted)
-        await self._pool.fill(Profile.of(driver.tier, wanted))
+        """Park sandboxes for such requests now rather than after the first.
+
+        Dedicated machines are never parked: for them only what they are made of is looked for.
+        """
+        profile = await self._choose(sandbox or _DEFAULT)
+        if profile.tier not in DEDICATED:
+            await self._pool.fill(profile)
 
     def metrics(self) -> PoolMetrics:
         """What the pool has done, and what is parked, waited for and alive now."""
@@ -63,17 +74,37 @@ class LocalEnvironment:
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
     ) -> RunningExecution:
-        """Start a program in a fresh sandbox of its own. Raises :class:`Unavailable`."""
+        """Start a program in a fresh sandbox of its own. Raises :class:`Unavailable`.
+
+        A dedicated machine boots after this returns.
+        """
         wanted = sandbox or _DEFAULT
         began = time.monotonic()
-        taken = await self._take(wanted)
+
+        def begin(taken: Sandbox, waited: float) -> ProgramExecution:
+            return self._begin(taken, request, wanted.limits, waited, stdin, on_output)
+
+        profile = await self._choose(wanted)
+        if profile.tier in DEDICATED:
+            return self._submit(profile, begin)
+        return begin(await self._take(profile), time.monotonic() - began)
+
+    def _begin(
+        self,
+        taken: Sandbox,
+        request: ExecutionRequest,
+        limits: Limits,
+        waited: float,
+        stdin: StandardInput,
+        on_output: OutputSink | None,
+    ) -> ProgramExecution:
         try:
             execution = ProgramExecution(
                 taken,
                 request,
-                wanted.limits,
+                limits,
                 single=True,
-                waited=time.monotonic() - began,
+                waited=waited,
                 stdin=stdin,
                 on_output=on_output,
             )
@@ -83,6 +114,14 @@ class LocalEnvironment:
         self._executions.add(execution)
         execution.add_done_callback(lambda: self._on_end(execution, taken))
         return execution
+
+    def _submit(
+        self, profile: Profile, begin: Callable[[Sandbox, float], ProgramExecution]
+    ) -> SubmittedExecution:
+        submitted = SubmittedExecution(profile, self._take(profile), begin)
+        self._submitted.add(submitted)
+        submitted.add_done_callback(lambda: self._submitted.discard(submitted))
+        return submitted
 
     async def run(
         self,
@@ -100,7 +139,7 @@ class LocalEnvironment:
         """Take a sandbox for several executions."""
         wanted = sandbox or _DEFAULT
         began = time.monotonic()
-        taken = await self._take(wanted)
+        taken = await self._take(await self._choose(wanted))
         session = SandboxSession(
             taken,
             wanted.limits,
@@ -118,14 +157,20 @@ class LocalEnvironment:
 
     async def _close(self) -> None:
         self._tiers.stop()
+        self._machines.stop()
         for session in list(self._sessions):
             await session.close()
+        for submitted in list(self._submitted):
+            await submitted.cancel()
         for execution in list(self._executions):
             await execution.cancel()
+        for submitted in list(self._submitted):
+            await submitted.ended()
         for execution in list(self._executions):
             # What its caller's own sink raised is its caller's to hear.
             await execution.ended()
         await self._pool.close()
+        await self._machines.close()
         # Calls that were waiting for a sandbox now find out.
         while self._taking:
             self._nobody_takes.clear()
@@ -134,20 +179,32 @@ class LocalEnvironment:
         await self._pool.close()
         await self._tiers.close()
 
-    async def _take(self, wanted: SandboxRequest) -> Sandbox:
+    async def _choose(self, wanted: SandboxRequest) -> Profile:
         self._require_open()
+        with self._counted():
+            driver = await self._tiers.choose(wanted)
+        return Profile.of(driver.tier, wanted)
+
+    async def _take(self, profile: Profile) -> Sandbox:
+        self._require_open()
+        source = self._machines if profile.tier in DEDICATED else self._pool
+        with self._counted():
+            sandbox = await source.take(profile)
+            if self._closing is not None:
+                source.dispose(sandbox)
+                self._require_open()
+        return sandbox
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """``close`` waits for calls on their way to a sandbox: they find out."""
         self._taking += 1
         try:
-            driver = await self._tiers.choose(wanted)
-            sandbox = await self._pool.take(Profile.of(driver.tier, wanted))
-            if self._closing is not None:
-                self._pool.dispose(sandbox)
-                self._require_open()
+            yield
         finally:
             self._taking -= 1
             if not self._taking:
                 self._nobody_takes.set()
-        return sandbox
 
     async def _create(self, profile: Profile) -> Sandbox:
         # Of the tier that was chosen, and of no other: if it fails, so does the call.

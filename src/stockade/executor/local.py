@@ -18,9 +18,14 @@ from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile
 from stockade.executor.tiers import Opener, TierDriver, Tiers
 from stockade.port import InvalidRequest, SandboxRequest, StockadeError, Tier, Unavailable
-from stockade.port.policy import OWN_KERNEL, STRENGTH, spell
+from stockade.port.policy import DEDICATED, OWN_KERNEL, STRENGTH, spell
 
 _DEFAULT_POOL = PoolPolicy()
+_BY_USE = (
+    *(tier for tier in reversed(STRENGTH) if tier not in DEDICATED),
+    *(tier for tier in reversed(STRENGTH) if tier in DEDICATED),
+)
+"""The strongest first, but behind the others those that serve only who names them."""
 _MOST_MODULES = 256
 """As guest/native/agent.c has."""
 
@@ -71,12 +76,13 @@ async def open_local(
         Tier.NAMESPACE: partial(_open_namespace, resources, modules),
         Tier.GVISOR: partial(_open_gvisor, resources, modules, warm),
         Tier.MICROVM: partial(_open_microvm, resources, modules, warm, allow_emulation),
+        Tier.VM: partial(_open_vm, resources, modules, allow_emulation),
     }
     opening = Tiers({tier: openers[tier] for tier in wanted}, resources)
     environment = LocalEnvironment(opening, pool if warm else replace(pool, floor=0, ceiling=0))
     try:
         if auth_mode is not AuthMode.DEV:
-            isolating = [tier for tier in reversed(STRENGTH) if tier in OWN_KERNEL]
+            isolating = [tier for tier in _BY_USE if tier in OWN_KERNEL]
             if missing := await opening.wait_for_one(isolating):
                 raise Unavailable(
                     "outside auth_mode=dev an executor needs a tier whose guests do not share "
@@ -94,11 +100,11 @@ async def open_local(
 
 
 def _checked(tiers: Collection[Tier] | None) -> list[Tier]:
-    """Which tiers to use, strongest first."""
+    """Which tiers to use, in the order in which they are to be tried."""
     for tier in () if tiers is None else tiers:
         if not isinstance(tier, Tier):
             raise InvalidRequest("tiers", f"{tier!r} is no Tier; there are: {', '.join(Tier)}")
-    wanted = [tier for tier in reversed(STRENGTH) if tiers is None or tier in tiers]
+    wanted = [tier for tier in _BY_USE if tiers is None or tier in tiers]
     if not wanted:
         raise InvalidRequest("tiers", "names none; leave it out for all that can be started")
     return wanted
@@ -161,5 +167,18 @@ async def _open_microvm(
         first=Profile.of(Tier.MICROVM, SandboxRequest()),
         modules=modules,
         snapshots=warm,
+        allow_emulation=allow_emulation,
+    )
+
+
+async def _open_vm(
+    resources: Resources, modules: Sequence[str], allow_emulation: bool
+) -> TierDriver:
+    from stockade.executor.vm.opening import open_vm
+
+    return await open_vm(
+        resources.cgroups,
+        resources.identities(),
+        modules=modules,
         allow_emulation=allow_emulation,
     )

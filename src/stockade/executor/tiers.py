@@ -9,7 +9,7 @@ from stockade.executor.cgroups import CgroupError
 from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import SandboxRequest, StockadeError, Tier, Unavailable
-from stockade.port.policy import candidates, refusal
+from stockade.port.policy import DEDICATED, candidates, named_by_offer, refusal
 
 _LEFT_OUT = "this executor was opened without it"
 _EMULATED = "it runs in software emulation here, which is no boundary: it serves who names it"
@@ -65,6 +65,7 @@ class Tiers:
         self._resources = resources
         self._opening: dict[Tier, asyncio.Task[None]] = {}
         self._drivers: dict[Tier, TierDriver] = {}
+        self._named = named_by_offer(openers)
         self._missing = {tier: _LEFT_OUT for tier in Tier if tier not in openers}
         self._stopped = False
 
@@ -74,14 +75,15 @@ class Tiers:
         return f"<Tiers {', '.join(parts)}>"
 
     def open_ahead(self) -> None:
-        """Begin to open all of them."""
+        """Begin to open all of them, but those that only whoever names them is served by."""
         for tier in self._openers:
-            self._begin(tier)
+            if tier not in DEDICATED:
+                self._begin(tier)
 
     async def choose(self, wanted: SandboxRequest) -> TierDriver:
         """The strongest that may serve the request. Raises :class:`Unavailable`."""
         missing: dict[Tier, str] = {}
-        for tier in candidates(wanted.trust, wanted.tier):
+        for tier in candidates(wanted.trust, wanted.tier or self._named):
             driver = self._drivers.get(tier)
             if driver is None and tier not in self._missing:
                 await self._settle(self._begin(tier))

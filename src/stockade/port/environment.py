@@ -26,7 +26,12 @@ class WorkspaceEntry:
 
 
 class RunningExecution(Protocol):
-    """An execution that was started."""
+    """An execution that was started, or whose machine is being booted for it."""
+
+    @property
+    def done(self) -> bool:
+        """Whether ``wait`` has nothing to wait for any more."""
+        ...
 
     async def signal(self, number: int) -> None:
         """Send a signal to the program and its process group."""
@@ -130,7 +135,8 @@ class ExecutionEnvironment(Protocol):
     What a guest does never raises from ``run`` or ``wait``: it is an outcome. A request object
     that contradicts a rule raises :class:`InvalidRequest` when it is made. Where there is no
     sandbox there is no record: ``start`` and ``run`` then raise :class:`Unavailable`, or
-    :class:`SandboxLost` for one that died while it was set up.
+    :class:`SandboxLost` for one that died while it was set up. A dedicated machine (tier ``vm``)
+    boots after ``start`` has returned: what keeps it from coming up is raised by ``wait``.
     """
 
     async def start(

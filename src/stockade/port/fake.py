@@ -38,7 +38,7 @@ from stockade.port.execution import (
 )
 from stockade.port.limits import Limits
 from stockade.port.outcome import Outcome
-from stockade.port.policy import candidates, refusal
+from stockade.port.policy import candidates, named_by_offer, refusal
 from stockade.port.program import (
     ExecutionRequest,
     PythonScript,
@@ -181,6 +181,10 @@ class FakeRunningExecution:
         self._ended: asyncio.Future[Scripted] = asyncio.get_running_loop().create_future()
         self.life = asyncio.create_task(self._live(play))
         """Done when nothing of it lives."""
+
+    @property
+    def done(self) -> bool:
+        return self.life.done()
 
     async def signal(self, number: int) -> None:
         self._call.signals.append(number)
@@ -567,7 +571,7 @@ class FakeEnvironment:
         return running
 
     def _choose(self, sandbox: SandboxRequest) -> Tier:
-        strong_enough = candidates(sandbox.trust, sandbox.tier)
+        strong_enough = candidates(sandbox.trust, sandbox.tier or named_by_offer(self._tiers))
         for tier in strong_enough:
             if tier in self._tiers:
                 return tier

@@ -1,22 +1,28 @@
 """Which tiers may run what. Here alone; everything else asks."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 
 from stockade.port.errors import InvalidRequest
 from stockade.port.tier import Tier
 from stockade.port.trust import TrustLevel
 
-STRENGTH: tuple[Tier, ...] = (Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM)
+STRENGTH: tuple[Tier, ...] = (Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM, Tier.VM)
 """Every tier, the weakest first."""
 
-OWN_KERNEL: frozenset[Tier] = frozenset({Tier.GVISOR, Tier.MICROVM})
+OWN_KERNEL: frozenset[Tier] = frozenset({Tier.GVISOR, Tier.MICROVM, Tier.VM})
 """The tiers whose guests have a kernel of their own, and do not reach the host's."""
+
+DEDICATED: frozenset[Tier] = frozenset({Tier.VM})
+"""The tiers that boot a machine for each call: seconds, which nobody is made to wait for who did
+not ask for it. They serve who names them, by the request or by having no other tier, and the levels
+that no other tier may serve."""
 
 WEAKEST: Mapping[TrustLevel, Tier] = {
     TrustLevel.REVIEWED: Tier.NAMESPACE,
     TrustLevel.UNTESTED: Tier.NAMESPACE,
     TrustLevel.HOSTILE: Tier.GVISOR,
+    TrustLevel.REGULATED: Tier.VM,
 }
 """The weakest tier that may serve each level."""
 
@@ -25,12 +31,17 @@ WEAKEST: Mapping[TrustLevel, Tier] = {
 def candidates(trust: TrustLevel, tier: Tier | None = None) -> tuple[Tier, ...]:
     """The tiers that may serve such a request, strongest first; a named tier alone.
 
+    Those that are :data:`DEDICATED` are strong enough for every level, and serve those alone
+    that nothing else may.
+
     Raises :class:`InvalidRequest` where the tier that was named is too weak for the level.
     """
     weakest = WEAKEST[trust]
     enough = STRENGTH[STRENGTH.index(weakest) :]
     if tier is None:
-        return enough[::-1]
+        return tuple(
+            each for each in reversed(enough) if each not in DEDICATED or weakest in DEDICATED
+        )
     if tier not in enough:
         raise InvalidRequest(
             "tier",
@@ -38,6 +49,12 @@ def candidates(trust: TrustLevel, tier: Tier | None = None) -> tuple[Tier, ...]:
             "name that one, or leave the tier out",
         )
     return (tier,)
+
+
+def named_by_offer(offered: Collection[Tier]) -> Tier | None:
+    """The tier that every request is taken to name, since there is no other; None: none is."""
+    dedicated = [tier for tier in offered if tier in DEDICATED]
+    return dedicated[0] if len(offered) == len(dedicated) == 1 else None
 
 
 def refusal(trust: TrustLevel, tier: Tier | None, missing: Mapping[Tier, str]) -> str:

@@ -12,3 +12,5 @@ class TrustLevel(StrEnum):
     """Nobody has read it, and nobody is known to want harm: what a model has just written."""
     HOSTILE = "hostile"
     """It may have been written to break out: a stranger's."""
+    REGULATED = "regulated"
+    """Whatever it is, somebody has to be able to say what ran it, and that nothing else did."""

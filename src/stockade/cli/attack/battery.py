@@ -29,8 +29,8 @@ def _in_gvisor(why: str, **changes: object) -> dict[Tier, Difference]:
     return {Tier.GVISOR: Difference(why, changes)}
 
 
-def _in_microvm(why: str, **changes: object) -> dict[Tier, Difference]:
-    return {Tier.MICROVM: Difference(why, changes)}
+def _in_machines(why: str, **changes: object) -> dict[Tier, Difference]:
+    return dict.fromkeys((Tier.MICROVM, Tier.VM), Difference(why, changes))
 
 
 def _with_its_kernel(memory_bytes: int) -> dict[Tier, Difference]:
@@ -43,7 +43,7 @@ def _with_its_kernel(memory_bytes: int) -> dict[Tier, Difference]:
 def _of_memory(limits: Limits) -> dict[Tier, Difference]:
     return {
         **_with_its_kernel(limits.memory_bytes),
-        **_in_microvm(
+        **_in_machines(
             "the guest's own kernel counts; it takes its time where software plays the machine",
             limits=replace(limits, wall_seconds=60, cpu_seconds=55),
         ),
@@ -77,7 +77,7 @@ _PROGRAMS: tuple[Attack, ...] = (
         most_used=0.8, enforced="cpu_seconds",
         differs={
             **_in_gvisor("the host's clock counts, not that of gVisor's kernel", most=None),
-            **_in_microvm(
+            **_in_machines(
                 "the host's clock counts, not the guest's, by which a machine that waits computes",
                 limits=replace(SMALL, wall_seconds=20, cpu_seconds=3), most=None, most_used=3.3,
             ),
@@ -289,7 +289,7 @@ _PROGRAMS: tuple[Attack, ...] = (
         _OK, alone, "set_id", attempts=18,
         differs={
             **_in_gvisor("ids are those of gVisor's kernel, none the host's", attempts=16),
-            **_in_microvm("ids are those of the guest's kernel, none the host's", attempts=17),
+            **_in_machines("ids are those of the guest's kernel, none the host's", attempts=17),
         },
     ),
     Attack(

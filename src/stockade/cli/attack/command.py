@@ -29,7 +29,8 @@ _COLOURS = {"held": "green", "broken": "bold red", "not run": "red", "not applic
     "--tier",
     type=TIER,
     default=Tier.NAMESPACE,
-    help=f"The boundary to attack.  [default: {Tier.NAMESPACE}]",
+    help=f"The boundary to attack; {Tier.VM} boots a machine for each attack.  "
+    f"[default: {Tier.NAMESPACE}]",
 )
 @click.option("--only", metavar="NAME", multiple=True, help="Only this attack; may be repeated.")
 @click.option(

@@ -221,6 +221,11 @@ class PlainExecution:
         self._reading: list[asyncio.Task[Captured]] = []
         self._asked = False
 
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._process is not None and self._process.returncode is not None
+
     async def launch(self, prefix: list[str], variables: dict[str, str]) -> int:
         """Start it, as the leader of a session; returns the session's number."""
         program = self._request.program

@@ -5,7 +5,7 @@ The presence of a device, a file or a kernel setting proves nothing and is not a
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,8 @@ from stockade.port import (
 )
 from stockade.port.policy import STRENGTH
 
-# Longer than everything that has a deadline of its own inside, so that those speak first.
+# Longer than what has a deadline of its own inside, so that those speak first; but for a boot's,
+# which is for the slowest host that there may be.
 PATIENCE_SECONDS = 60.0
 
 OpenEnvironment = Callable[[], AbstractAsyncContextManager[ExecutionEnvironment]]
@@ -40,6 +41,7 @@ _BUILT_ON = {
     Tier.NAMESPACE: f"namespaces and seccomp of Linux {os.uname().release}",
     Tier.GVISOR: "runsc, a kernel in user space",
     Tier.MICROVM: "a machine of its own",
+    Tier.VM: "a machine booted for one job, with a disk of its own",
 }
 
 
@@ -53,10 +55,14 @@ class Trial:
     """The version of the Python inside; ``None`` where none was started."""
 
 
-async def probe_tiers(*, allow_emulation: bool = False) -> dict[Tier, TierStatus]:
-    """Every tier that this executor knows, to what came of starting it."""
+async def probe_tiers(
+    tiers: Collection[Tier] = STRENGTH, *, allow_emulation: bool = False
+) -> dict[Tier, TierStatus]:
+    """Each of these, by default all that there are, to what came of starting it."""
     return {
-        tier: (await try_tier(tier, allow_emulation=allow_emulation)).status for tier in STRENGTH
+        tier: (await try_tier(tier, allow_emulation=allow_emulation)).status
+        for tier in STRENGTH
+        if tier in tiers
     }
 
 
@@ -92,7 +98,7 @@ async def try_tier(
             f"{execution.detail}" + (f"; it said: {said}" if said else ""),
         )
     detail = _BUILT_ON[tier]
-    emulated = tier is Tier.MICROVM and why_no_kvm() is not None
+    emulated = tier in (Tier.MICROVM, Tier.VM) and why_no_kvm() is not None
     if emulated:
         detail += ", in software emulation: no boundary, and only for who names the tier"
     if failure:

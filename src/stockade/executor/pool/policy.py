@@ -21,6 +21,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "most_alive": (1, _MOST),
     "queue": (1, _MOST),
     "wait_seconds": (0.01, _LONGEST_SECONDS),
+    "machines": (1, _MOST),
 }
 
 
@@ -57,6 +58,9 @@ class PoolPolicy:
     """Calls that may wait for a sandbox; one more is refused at once."""
     wait_seconds: float = 60.0
     """How long a call may wait for a sandbox before it is refused."""
+    machines: int = 4
+    """Dedicated machines that exist at once, beside all of these. They are not pooled: one is
+    booted for each call, and a call that has no turn within ``wait_seconds`` is refused."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -14,7 +14,7 @@ REPORT: int = FACTS.get("report", 3)
 CONTROL: bool = FACTS.get("control", False)
 VICTIM: int = FACTS.get("victim", 1)
 GVISOR: bool = FACTS.get("tier") == "gvisor"
-OWN_KERNEL: bool = FACTS.get("tier") in ("gvisor", "microvm")
+OWN_KERNEL: bool = FACTS.get("tier") in ("gvisor", "microvm", "vm")
 
 # Answers of a wall. Any other, such as EINVAL or EFAULT, says that the attempt was made wrongly.
 _WALL = {
