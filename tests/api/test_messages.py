@@ -19,6 +19,7 @@ from stockade.api.records import DetachedRecord, RecordMessage
 from stockade.api.requests import ExecutionRequestMessage, SandboxMessage, request_fields
 from stockade.port import (
     Artefact,
+    Attestation,
     Captured,
     Command,
     Enforcement,
@@ -76,6 +77,23 @@ _records = st.builds(
     tier=st.none() | st.sampled_from(Tier),
     image=st.none() | st.just("sha256:1"),
     enforcement=st.just({"cpus": Enforcement.PER_PROCESS}),
+    attestation=st.none()
+    | st.just(
+        Attestation(
+            image="sha256:1",
+            kernel="sha256:2",
+            initramfs="sha256:3",
+            disk="sha256:4",
+            kernel_version="6.12",
+            vmm="QEMU",
+            vmm_version="10.0.2",
+            accelerator="kvm",
+            command_line=("-m", "1G"),
+            command_line_digest="sha256:5",
+            vmm_files={"/usr/bin/qemu": "sha256:6"},
+            firmware={"bios": "sha256:7"},
+        )
+    ),
 )
 _programs: st.SearchStrategy[Program] = (
     st.builds(PythonSource, _blobs, st.lists(_names, max_size=2).map(tuple), st.booleans())

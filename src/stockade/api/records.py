@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from stockade.api.content import Content, Name
 from stockade.port import (
     Artefact,
+    Attestation,
     Captured,
     Enforcement,
     Execution,
@@ -81,6 +82,23 @@ class TimingsMessage(_Part):
     ran: float = 0.0
 
 
+class AttestationMessage(_Part):
+    """What ran it, of a dedicated machine; digests are ``sha256:`` and hexadecimal."""
+
+    image: str
+    kernel: str
+    initramfs: str
+    disk: str
+    kernel_version: str
+    vmm: str
+    vmm_version: str
+    accelerator: str
+    command_line: tuple[str, ...]
+    command_line_digest: str
+    vmm_files: Mapping[str, str] = Field(default_factory=dict)
+    firmware: Mapping[str, str] = Field(default_factory=dict)
+
+
 class _EndMessage(_Part):
     outcome: Outcome
     detail: str
@@ -94,6 +112,7 @@ class _EndMessage(_Part):
     tier: Tier | None = None
     image: str | None = None
     enforcement: Mapping[str, Enforcement] = Field(default_factory=dict)
+    attestation: AttestationMessage | None = None
 
 
 class RecordMessage(_EndMessage):
@@ -169,6 +188,7 @@ class DetachedRecord(_EndMessage):
             tier=self.tier,
             image=self.image,
             enforcement=dict(self.enforcement),
+            attestation=None if self.attestation is None else Attestation(**vars(self.attestation)),
         )
 
 
@@ -187,7 +207,7 @@ def _sizes(captured: Captured) -> CapturedSizes:
 
 
 def _end(execution: Execution) -> dict[str, Any]:
-    hit = execution.limit
+    hit, told = execution.limit, execution.attestation
     return {
         "outcome": execution.outcome,
         "detail": execution.detail,
@@ -207,4 +227,5 @@ def _end(execution: Execution) -> dict[str, Any]:
         "tier": execution.tier,
         "image": execution.image,
         "enforcement": dict(execution.enforcement),
+        "attestation": None if told is None else AttestationMessage(**asdict(told)),
     }

@@ -32,6 +32,7 @@ class SubmittedExecution:
         self._size: TerminalSize | None = None
         self._signals: list[int] = []
         self._cancelled = False
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._life = asyncio.create_task(self._live())
         # Nobody may be waiting for it when it fails.
         self._life.add_done_callback(lambda life: life.cancelled() or life.exception())
@@ -53,6 +54,11 @@ class SubmittedExecution:
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call back when it is over, however."""
         self._life.add_done_callback(lambda _: callback())
+
+    async def begun(self) -> None:
+        """Wait until its program may have begun, or never will."""
+        either: set[asyncio.Future[Any]] = {self._begun, self._life}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
 
     async def ended(self) -> None:
         """Wait until nothing of it lives, without the record."""
@@ -100,6 +106,7 @@ class SubmittedExecution:
         if self._booting.cancelled():
             return self._cancelled_record(waited)
         self._program = self._begin(self._booting.result(), waited)
+        self._begun.set_result(None)
         if self._size is not None:
             await self._program.resize(self._size)
         for number in self._signals:

@@ -18,6 +18,7 @@ from stockade.executor.service.metrics import Metrics
 from stockade.executor.service.problems import conflict, not_found, problem_of
 from stockade.executor.service.standard_input import StandardInputPipe
 from stockade.executor.service.tracing import Tracing
+from stockade.executor.submitted import SubmittedExecution
 from stockade.port import (
     Execution,
     InvalidRequest,
@@ -205,6 +206,9 @@ async def _conduct(served: Served, start: Start, answer: FramesAnswer) -> Execut
     running = await start(stdin, answer.output)
     served.running = running
     try:
+        if isinstance(running, SubmittedExecution):
+            # Who reads the answer counts the program's time from this on, and not its boot's.
+            await running.begun()
         await answer.started()
     except BaseException:
         await running.cancel()
