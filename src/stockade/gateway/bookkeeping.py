@@ -38,7 +38,7 @@ from stockade.gateway.schema import (
     workspaces,
 )
 from stockade.gateway.writer import Turn
-from stockade.port import Execution, Refused, SandboxRequest
+from stockade.port import Execution, Outcome, Refused, SandboxRequest
 
 
 class Books:
@@ -207,6 +207,13 @@ class Books:
             shortened=" ".join(kept.shortened),
             record=kept.json,
         )
+        if execution.outcome is Outcome.UNAVAILABLE:
+            # Nothing ran: the same request may be tried again with its key.
+            turn.connection.execute(
+                delete(idempotency).where(
+                    idempotency.c.tenant == row.tenant, idempotency.c.execution_id == row.id
+                )
+            )
         used, hit = execution.usage, execution.limit
         _charge(
             turn,

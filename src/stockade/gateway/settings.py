@@ -50,6 +50,8 @@ class ExecutorSettings(_Settings):
     certificate: Path | None = None
     """Of the gateway, for an executor that demands one."""
     key: Path | None = None
+    places: int = Field(default=32, ge=1, le=100_000)
+    """Executions that run on it at once; more wait for their turn in the gateway."""
 
     @field_validator("url")
     @classmethod
@@ -134,6 +136,10 @@ class GatewaySettings(_Settings):
 
     listen: ListenSettings = ListenSettings()
     tls: Tls | None = None
+    hosts: tuple[str, ...] = ()
+    """What the ``Host`` of a request may say; empty for anything, but in ``auth_mode=dev``."""
+    origins: tuple[str, ...] = ()
+    """Pages that may call from a browser, like ``https://console.example``."""
     auth_mode: Literal["api_key", "dev"] = "api_key"
     database_url: str = "sqlite:////var/lib/stockade/gateway.db"
     executors: Annotated[tuple[ExecutorSettings, ...], Field(max_length=1000)] = ()
@@ -145,6 +151,10 @@ class GatewaySettings(_Settings):
     ceilings: Ceilings = Ceilings()
     """For every tenant, whatever its policy says."""
     retention: Retention = Retention()
+    connections: int = Field(default=2000, ge=4, le=100_000)
+    """That are open at once."""
+    drain_seconds: float = Field(default=30.0, ge=0, le=24 * 3600)
+    """How long what runs may go on when the gateway is to stop."""
     key_cache_seconds: float = Field(default=5.0, ge=0, le=60)
     """How long a revoked key may go on at the most."""
 

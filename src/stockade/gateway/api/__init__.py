@@ -1,0 +1,1 @@
+"""The gateway's HTTP API, version 1: what docs/api.md says, and nothing beside it."""

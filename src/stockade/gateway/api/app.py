@@ -1,0 +1,100 @@
+"""The application: its routes, behind the door, in the envelope."""
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Response
+from fastapi.responses import HTMLResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+import stockade
+from stockade.gateway.api import (
+    account,
+    executions,
+    health,
+    kept,
+    openapi,
+    page,
+    problems,
+    sandboxes,
+    terminal,
+)
+from stockade.gateway.api.door import Door
+from stockade.gateway.api.envelope import Envelope
+from stockade.gateway.api.services import Services
+
+_DESCRIPTION = (
+    "Runs code that nobody reviewed inside a boundary with stated properties. Every path below /v1 "
+    "demands an API key. Errors are problems (RFC 9457) with a stable code."
+)
+
+
+def create_app(services: Services) -> ASGIApp:
+    """The gateway's whole API."""
+    settings = services.settings
+    return Envelope(
+        Door(
+            RawPaths(create_api(services)),
+            services.keys,
+            nobody=services.nobody,
+            hosts=settings.hosts,
+            origins=settings.origins,
+            refused=services.ledger.record_refusal,
+        ),
+        metrics=services.metrics,
+        log=services.log,
+        tracing=services.tracing,
+    )
+
+
+def create_api(services: Services) -> FastAPI:
+    """The routes alone."""
+    app = FastAPI(
+        title="Stockade",
+        version=stockade.__version__,
+        description=_DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    problems.install(app, services.ledger.record_refusal)
+    runner = executions.Runner(services)
+    version = APIRouter(prefix="/v1")
+    version.include_router(executions.router(services, runner))
+    version.include_router(sandboxes.router(services, runner))
+    version.include_router(terminal.router(services))
+    version.include_router(kept.artefacts_router(services))
+    version.include_router(kept.workspaces_router(services))
+    version.include_router(account.router(services))
+    app.include_router(version)
+    app.include_router(health.router(services))
+    openapi.install(app)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def document() -> dict[str, Any]:
+        return app.openapi()
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(
+            page.page(app.openapi()), headers={"Content-Security-Policy": page.POLICY}
+        )
+
+    return app
+
+
+class RawPaths:
+    """Routes by the path as it was sent.
+
+    A name in it may be any bytes, and one that was decoded for us may be another one: ``%2F`` is
+    no ``/``, and what is no UTF-8 would be replaced.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = scope.get("raw_path")
+        if raw is not None and scope["path"].startswith("/v1/"):
+            scope["path"] = raw.partition(b"?")[0].decode("ascii", "replace")
+        await self._app(scope, receive, send)

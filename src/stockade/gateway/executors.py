@@ -1,0 +1,304 @@
+"""The executors behind a gateway: which of them live, and which takes the next call."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+from stockade.client import address
+from stockade.client.execution import RemoteExecution
+from stockade.client.remote import RemoteEnvironment, open_remote
+from stockade.client.session import RemoteSession
+from stockade.client.transport import Interrupted, Timeouts, Transport, client_tls
+from stockade.gateway.logs import Log
+from stockade.gateway.metrics import Metrics
+from stockade.gateway.settings import ExecutorSettings
+from stockade.gateway.tracing import Tracing
+from stockade.gateway.turns import Turns
+from stockade.port import (
+    ExecutionRequest,
+    OutputSink,
+    Refused,
+    SandboxRequest,
+    StandardInput,
+    StockadeError,
+    Tier,
+    Unavailable,
+)
+
+_CHECK_SECONDS: Final = 1.0
+_MOST_CHECK_SECONDS: Final = 15.0
+_CHECK_DEADLINE: Final = 2.0
+_RPC: Final = Timeouts(connect=2.0, reach=0.5)
+
+
+class Executor:
+    """One of them."""
+
+    def __init__(
+        self, where: ExecutorSettings, environment: RemoteEnvironment, checking: Transport
+    ) -> None:
+        self.name = where.name
+        self.places = where.places
+        self.environment = environment
+        self.load = 0
+        """Executions of this gateway that are on it."""
+        self.healthy = False
+        self.why = "it was not asked yet"
+        self._checking = checking
+
+    def __repr__(self) -> str:
+        state = "up" if self.healthy else f"down: {self.why}"
+        return f"<Executor {self.name} {state}, {self.load} of {self.places}>"
+
+    async def check(self) -> None:
+        """Ask whether it takes calls. Raises :class:`~stockade.port.StockadeError` where not."""
+        try:
+            async with asyncio.timeout(_CHECK_DEADLINE):
+                await self._checking.ask("GET", "/readyz")
+        except TimeoutError:
+            raise Unavailable(f"it does not answer within {_CHECK_DEADLINE:g} s") from None
+        except Interrupted as error:
+            raise Unavailable(str(error)) from None
+
+
+class Executors:
+    """All of them."""
+
+    def __init__(
+        self,
+        every: Sequence[Executor],
+        *,
+        metrics: Metrics,
+        log: Log,
+        patience: float,
+    ) -> None:
+        self.all = tuple(every)
+        self.turns = Turns()
+        self.recovered: asyncio.Queue[Executor] = asyncio.Queue()
+        """Those that took no calls and take some again: their sandboxes may be gone."""
+        self._metrics = metrics
+        self._log = log
+        self._patience = patience
+
+    def __repr__(self) -> str:
+        return f"<Executors {list(self.all)} {self.turns}>"
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        addresses: Sequence[ExecutorSettings],
+        *,
+        metrics: Metrics,
+        log: Log,
+        tracing: Tracing,
+        patience: float = 30.0,
+    ) -> AsyncIterator["Executors"]:
+        """Connections to each, and a task that looks after it. ``patience``: for a turn."""
+        async with AsyncExitStack() as stack:
+            every = []
+            for where in addresses:
+                token = where.token()
+                certificate = (
+                    None
+                    if where.certificate is None or where.key is None
+                    else (where.certificate, where.key)
+                )
+                environment = await stack.enter_async_context(
+                    open_remote(
+                        where.url,
+                        key=token,
+                        tenant="local",  # each call says whose it is
+                        ca=where.ca,
+                        client_certificate=certificate,
+                        timeouts=_RPC,
+                        more_headers=tracing.outgoing,
+                    )
+                )
+                checking = Transport(
+                    address.parse(where.url),
+                    token,
+                    tenant=None,
+                    tls=client_tls(where.ca, certificate),
+                    timeouts=Timeouts(connect=_CHECK_DEADLINE, reach=0.0, silence=_CHECK_DEADLINE),
+                )
+                stack.push_async_callback(checking.close)
+                every.append(Executor(where, environment, checking))
+            executors = cls(every, metrics=metrics, log=log, patience=patience)
+            await executors.check_all()
+            tasks = [asyncio.create_task(executors._look_after(one)) for one in every]
+            try:
+                yield executors
+            finally:
+                for task in tasks:
+                    task.cancel()
+                if tasks:
+                    await asyncio.wait(tasks)
+
+    @property
+    def ready(self) -> bool:
+        """Whether one takes calls."""
+        return any(executor.healthy for executor in self.all)
+
+    def require(self) -> None:
+        """Raises :class:`~stockade.port.Unavailable` where none does."""
+        if not self.ready:
+            why = "; ".join(f"{one.name}: {one.why}" for one in self.all) or "none is configured"
+            raise Unavailable(f"no executor takes calls ({why})")
+
+    def by_load(self) -> list[Executor]:
+        """Those that take calls, the least loaded first."""
+        up = [executor for executor in self.all if executor.healthy]
+        random.shuffle(up)
+        return sorted(up, key=lambda executor: executor.load / executor.places)
+
+    @asynccontextmanager
+    async def place(
+        self, sandbox: SandboxRequest, tiers: Sequence[Tier] | None
+    ) -> AsyncIterator["FreshPlace"]:
+        """A turn for one execution. ``tiers``: to try, strongest first; ``None``: it chooses."""
+        self.require()
+        async with self.turns.turn(sandbox.tenant, self._patience):
+            place = FreshPlace(self, sandbox, tiers)
+            try:
+                yield place
+            finally:
+                place.leave()
+
+    @asynccontextmanager
+    async def turn(self, tenant: str) -> AsyncIterator[None]:
+        """A turn for a program in a session."""
+        async with self.turns.turn(tenant, self._patience):
+            yield
+
+    async def open_session(
+        self,
+        id: str,
+        sandbox: SandboxRequest,
+        tiers: Sequence[Tier] | None,
+        lease_seconds: float,
+    ) -> tuple[Executor, RemoteSession]:
+        """Open one on the executor with the least load. Raises what the port says."""
+        self.require()
+        async with self.turns.turn(sandbox.tenant, self._patience):
+            attempts = _Attempts(id)
+            for executor in self.by_load():
+                for tier in tiers or (sandbox.tier,):
+                    with attempts.next(executor) as name:
+                        session = await executor.environment.open_session(
+                            replace(sandbox, tier=tier),
+                            id=name,
+                            lease_seconds=lease_seconds,
+                            keep_alive=False,
+                        )
+                        return executor, session
+            raise attempts.failure
+
+    async def check_all(self) -> None:
+        """Ask each of them now."""
+        await asyncio.gather(*(self._check(executor) for executor in self.all))
+
+    async def _check(self, executor: Executor) -> None:
+        was = executor.healthy
+        try:
+            await executor.check()
+        except StockadeError as error:
+            executor.healthy, executor.why = False, str(error)
+        else:
+            executor.healthy, executor.why = True, ""
+        self._metrics.executor_up.labels(executor.name).set(executor.healthy)
+        if was is not executor.healthy:
+            self._log.warning(
+                "an executor takes calls" if executor.healthy else "an executor takes no calls",
+                executor=executor.name,
+                why=executor.why,
+            )
+            self.turns.resize(sum(one.places for one in self.all if one.healthy))
+            if executor.healthy:
+                self.recovered.put_nowait(executor)
+
+    async def _look_after(self, executor: Executor) -> None:
+        pause = _CHECK_SECONDS
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
+            await self._check(executor)
+            pause = _CHECK_SECONDS if executor.healthy else min(2 * pause, _MOST_CHECK_SECONDS)
+
+
+class FreshPlace:
+    """A place for an execution in a sandbox of its own."""
+
+    def __init__(
+        self, executors: Executors, sandbox: SandboxRequest, tiers: Sequence[Tier] | None
+    ) -> None:
+        self._executors = executors
+        self._sandbox = sandbox
+        self._tiers = tiers
+        self._on: Executor | None = None
+
+    async def start(
+        self,
+        id: str,
+        request: ExecutionRequest,
+        stdin: StandardInput,
+        on_output: OutputSink,
+    ) -> RemoteExecution:
+        """Start it on the executor with the least load; on another one where that refuses.
+
+        A refusal comes before anything ran. What broke off may have run: it is never tried again.
+        """
+        attempts = _Attempts(id)
+        for executor in self._executors.by_load():
+            for tier in self._tiers or (self._sandbox.tier,):
+                self._take(executor)
+                with attempts.next(executor) as name:
+                    return await executor.environment.start(
+                        request,
+                        replace(self._sandbox, tier=tier),
+                        stdin=stdin,
+                        on_output=on_output,
+                        id=name,
+                    )
+        raise attempts.failure
+
+    def leave(self) -> None:
+        """It is free again."""
+        if self._on is not None:
+            self._on.load -= 1
+            self._on = None
+
+    def _take(self, executor: Executor) -> None:
+        self.leave()
+        executor.load += 1
+        self._on = executor
+
+
+class _Attempts:
+    """Tries that may be refused as ``unavailable``, each under a name of its own."""
+
+    def __init__(self, id: str) -> None:
+        self.failure: StockadeError = Unavailable("no executor takes calls")
+        self._id = id
+        self._count = 0
+
+    @contextlib.contextmanager
+    def next(self, executor: Executor) -> Iterator[str]:
+        """The name of the next one."""
+        self._count += 1
+        try:
+            # An executor takes no id twice, not even one that it refused.
+            yield self._id if self._count == 1 else f"{self._id}-{self._count}"
+        except Unavailable as error:
+            self.failure = error
+        except Refused as error:
+            if error.code == "unauthenticated":
+                # Ours, not the caller's: it has nothing to do with its key.
+                self.failure = Unavailable(f"executor {executor.name} refuses the gateway's token")
+            elif error.code == "unavailable":
+                self.failure = error
+            else:
+                raise
