@@ -230,7 +230,7 @@ class Sandboxes:
                     f"with {seconds:g} seconds more the session would last longer than {whose}'s "
                     f"ceiling of {ceilings.session_seconds:g}; ask for less, or open another",
                 )
-        await self._ledger.extend_lease(caller.tenant, sandbox.id, seconds)
+        await self._ledger.extend_lease(caller, sandbox.id, seconds)
         async with self.watched(sandbox) as session:
             await session.extend(seconds + _GRACE_SECONDS)
         sandbox.ends = asyncio.get_running_loop().time() + seconds

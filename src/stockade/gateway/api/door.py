@@ -62,7 +62,7 @@ class Door:
                 scope["state"]["caller"] = await self._caller(scope, headers)
         except StockadeError as error:
             if isinstance(error, Refused):
-                await self._refused(None, Action.REQUEST_REFUSED, "door", error)
+                self._refused(None, Action.REQUEST_REFUSED, "door", error)
             refusal = answer(problem_of(error), scope)
             if scope["type"] == "websocket":
                 await refuse_websocket(scope, send, refusal.status_code, bytes(refusal.body))

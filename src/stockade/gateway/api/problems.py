@@ -1,6 +1,6 @@
 """Every error as a problem (RFC 9457)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -82,7 +82,7 @@ def fault() -> Problem:
     return Problem.make(Code.INTERNAL, _FAULT)
 
 
-RecordRefusal = Callable[[Caller | None, Action, str, Refused], Awaitable[None]]
+RecordRefusal = Callable[[Caller | None, Action, str, Refused], None]
 
 
 def install(app: FastAPI, record_refusal: RecordRefusal) -> None:
@@ -95,7 +95,7 @@ def install(app: FastAPI, record_refusal: RecordRefusal) -> None:
         if isinstance(error, Refused) and error.code == Code.FORBIDDEN:
             caller = request.scope["state"].get("caller")
             route = getattr(request.scope.get("route"), "path", "none")
-            await record_refusal(caller, Action.REQUEST_REFUSED, route, error)
+            record_refusal(caller, Action.REQUEST_REFUSED, route, error)
         return answer(problem_of(error), request.scope)
 
     @app.exception_handler(RequestValidationError)
