@@ -65,7 +65,7 @@ _CONTROL: TypeAdapter[Resize | SendSignal] = TypeAdapter(
 
 def router(services: Services) -> APIRouter:
     """``/v1/sandboxes/{id}/terminal``."""
-    routes = APIRouter()
+    routes = APIRouter(prefix="/v1")
 
     @routes.websocket("/sandboxes/{id}/terminal")
     async def terminal(websocket: WebSocket, id: str) -> None:
