@@ -357,6 +357,10 @@ async def test_a_fault_reveals_nothing(
         assert b"inner-secret" not in answer.body
         (line,) = (one for one in gateway.lines if one["event"] == "fault")
         assert line["request_id"] == "r-1"
+        # Where it was raised, and no local variable: the caller's key is one.
+        assert "the-inner-secret" in json.dumps(line)
+        assert gateway.keys["alice"] not in gateway.log.getvalue()
+        assert "locals" not in json.dumps(line)
 
 
 def _json_header() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """What is kept: artefacts by their digest, workspaces by their name."""
 
 import re
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Final
 from urllib.parse import quote
 
@@ -111,7 +112,7 @@ def artefacts_router(services: Services) -> APIRouter:
         )
         headers["Content-Length"] = str(end - start)
         return StreamAnswer(
-            artefacts.read(caller.tenant, entry.digest, start, end),
+            _each(artefacts.read(caller.tenant, entry.digest, start, end)),
             "application/octet-stream",
             headers=headers,
             status=status,
@@ -171,6 +172,11 @@ def workspaces_router(services: Services) -> APIRouter:
         return Response(status_code=204)
 
     return routes
+
+
+async def _each(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async for piece in pieces:
+        yield piece
 
 
 def span(text: str, size: int) -> tuple[int, int] | tuple[()] | None:

@@ -237,7 +237,7 @@ async def _first(pieces: AsyncIterator[bytes]) -> bytes | None:
 
 async def _with_first(
     first: bytes | None, pieces: AsyncGenerator[bytes, None]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     try:
         if first is not None:
             yield first
