@@ -34,6 +34,8 @@ SKIPPED = pytest.StashKey[Counter[str]]()
 
 IN_MACHINES = ("test_programs.py",)
 """What always runs in microVMs, of tests/contract."""
+OVER_HTTP = ("test_control.py", "test_sessions.py", "test_streams.py")
+"""What of them always runs against an executor that is reached over HTTP."""
 ATTACKS_IN_MACHINES = (
     "forged-frames", "signal-agent", "trace", "kernel-files", "device-nodes", "mounts", "set-id",
     "kernel-surface", "shared-places",
@@ -76,6 +78,8 @@ def takes_minutes(item: pytest.Item) -> bool:
         return vars(item).get("originalname") not in IN_DEDICATED
     if "tests/cases/" in item.nodeid:
         return repeats(item, OWN_KERNEL)
+    if "tests/contract/" in item.nodeid and "[remote" in item.name:
+        return item.path.name not in OVER_HTTP
     if "tests/contract/" in item.nodeid and item.path.name not in IN_MACHINES:
         return repeats(item, {Tier.MICROVM})
     if "tests/bench/test_microvm.py" in item.nodeid:

@@ -1,14 +1,20 @@
 """The implementations of the port, as fixtures."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
+from pydantic import SecretStr
 
+from stockade.client import open_remote
 from stockade.executor import PoolPolicy, open_local
+from stockade.executor.service.app import create_app
+from stockade.executor.service.settings import ExecutorSettings
 from stockade.port import ExecutionEnvironment, Tier
 from stockade.port.fake import Call, FakeEnvironment, Scripted
+from stockade.serving import BoundedServer, Bounds, Listening
 
 from .traits import TRAITS, Traits
 
@@ -23,6 +29,37 @@ PARKED = {Tier.NAMESPACE: 2, Tier.GVISOR: 1, Tier.MICROVM: 1, Tier.VM: 0}
 def open_tier(tier: Tier, parked: int) -> AbstractAsyncContextManager[ExecutionEnvironment]:
     """An executor with this tier alone. What a machine is emulated by is no matter here."""
     return open_local(pool=PoolPolicy.fixed(parked), tiers={tier}, allow_emulation=True)
+
+
+class Reached(NamedTuple):
+    """A tier of an executor that is reached over HTTP."""
+
+    tier: Tier
+
+
+REMOTE = pytest.param(
+    Reached(Tier.NAMESPACE), marks=pytest.mark.tier(Tier.NAMESPACE.value), id="remote"
+)
+TOKEN = "contract-0123456789-abcdefghijklm"
+
+
+@asynccontextmanager
+async def open_kind(kind: Tier | Reached, parked: int) -> AsyncIterator[ExecutionEnvironment]:
+    """What runs programs: an executor, or the same behind its service and the client."""
+    if isinstance(kind, Tier):
+        async with open_tier(kind, parked) as environment:
+            yield environment
+        return
+    settings = ExecutorSettings(token=SecretStr(TOKEN), log_level="error")
+    async with open_tier(kind.tier, parked) as environment:
+        app = create_app(environment, settings)
+        async with (
+            BoundedServer.open(app, Listening(), Bounds(), grace=1.0) as server,
+            open_remote(server.url, key=TOKEN, tenant="local") as remote,
+        ):
+            # What a test sees on the host, it finds by what the executor holds: kit.Watch.
+            vars(remote._transport)["service"] = app.state.service
+            yield remote
 
 
 class Port:
@@ -52,21 +89,21 @@ class Port:
 
 
 @pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=[pytest.param(None, id="fake"), *REAL]
+    scope="module", loop_scope="module", params=[pytest.param(None, id="fake"), *REAL, REMOTE]
 )
 async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
     """Every implementation."""
     if request.param is None:
         yield Port(None)
         return
-    async with open_tier(request.param, PARKED[request.param]) as environment:
+    async with open_kind(request.param, parked(request.param)) as environment:
         yield Port(environment)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=REAL)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[*REAL, REMOTE])
 async def real(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
     """Every implementation that runs programs."""
-    async with open_tier(request.param, PARKED[request.param]) as environment:
+    async with open_kind(request.param, parked(request.param)) as environment:
         yield environment
 
 
@@ -82,4 +119,11 @@ def traits(request: pytest.FixtureRequest) -> Traits:
     """Of the tier that the test runs in. What the fake plays, it plays as fast as the host does."""
     parameters = request.node.callspec.params
     tier = next(parameters[name] for name in ("port", "real", "bare") if name in parameters)
+    if isinstance(tier, Reached):
+        tier = tier.tier
     return TRAITS[tier or Tier.NAMESPACE]
+
+
+def parked(kind: Tier | Reached) -> int:
+    """How many sandboxes wait."""
+    return PARKED[kind.tier if isinstance(kind, Reached) else kind]

@@ -183,12 +183,24 @@ def dead_or_dying(pid: int) -> bool:
     return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 
+def held(running: Any) -> Any:
+    """The executor's own, of an execution or a session that is reached over HTTP."""
+    service = vars(getattr(running, "_transport", object)).get("service")
+    if service is None:
+        return running
+    key = running._tenant, running.id
+    if key in service.sessions._leased:
+        return service.sessions._leased[key].session
+    return service.executions._living[key].running
+
+
 class Watch:
     """One sandbox's processes on the host, whatever they are there."""
 
     def __init__(self, running: Any) -> None:
         """``running``: an execution or a session, which lives."""
         # The port tells no pid: what the executor holds is asked.
+        running = held(running)
         pidfd = running._sandbox.boundary._pidfd
         information = Path(f"/proc/self/fdinfo/{pidfd}").read_text().split()
         self.init = int(information[information.index("Pid:") + 1])

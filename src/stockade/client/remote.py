@@ -185,6 +185,7 @@ class RemoteEnvironment:
             told.id,
             wanted.limits,
             tenant=tenant,
+            generation=told.generation,
             keep_alive=lease_seconds if keep_alive else None,
             on_close=self._sessions.discard,
         )
@@ -194,10 +195,17 @@ class RemoteEnvironment:
             self._require_open()
         return session
 
-    def session(self, id: str, sandbox: SandboxRequest | None = None) -> RemoteSession:  # noqa: A002
+    def session(
+        self,
+        id: str,  # noqa: A002
+        sandbox: SandboxRequest | None = None,
+        *,
+        generation: int | None = None,
+    ) -> RemoteSession:
         """A session that is open already. Its lease stays as it is, and it stays open at the end.
 
-        ``sandbox``: as it was asked for, by which what comes of it is judged.
+        ``sandbox``: as it was asked for, by which what comes of it is judged. ``generation``: of
+        an executor's, what its state said.
         """
         self._require_open()
         calls.identity(id)
@@ -206,6 +214,7 @@ class RemoteEnvironment:
             id,
             (sandbox or _DEFAULT).limits,
             tenant=self._tenant(sandbox),
+            generation=generation,
             keep_alive=None,
             on_close=self._sessions.discard,
         )

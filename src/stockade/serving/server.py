@@ -16,6 +16,8 @@ import uvicorn
 from stockade.serving.bounds import Bounds
 from stockade.serving.protocol import bounded
 
+_SEND_BYTES = 256 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Listening:
@@ -143,6 +145,8 @@ def _bind(listening: Listening, bounds: Bounds) -> socket.socket:
         except OSError:
             listener.close()
             raise
+    # What is sent and not taken waits with whoever makes it, and is not held here by the megabyte.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     listener.listen(min(bounds.connections, 2048))
     listener.setblocking(False)
     return listener
