@@ -12,6 +12,7 @@ from stockade.api.answers import SandboxList, SandboxStateMessage
 from stockade.api.headers import is_identifier
 from stockade.client import address, calls, messages
 from stockade.client.execution import RemoteExecution
+from stockade.client.jobs import RemoteJobs
 from stockade.client.session import MOST_LIST_BYTES, RemoteSession
 from stockade.client.transport import Interrupted, Timeouts, Transport, client_tls, parsed
 from stockade.port import (
@@ -218,6 +219,11 @@ class RemoteEnvironment:
             keep_alive=None,
             on_close=self._sessions.discard,
         )
+
+    @property
+    def jobs(self) -> RemoteJobs:
+        """Executions that nobody waits for."""
+        return RemoteJobs(self._transport, self._require_open)
 
     async def sandboxes(self, *, tenant: str | None = None) -> list[SandboxStateMessage]:
         """The sessions that are open. ``tenant``: whose, of an executor."""

@@ -356,7 +356,7 @@ class Transport:
         if url is None:
             # Encoded: what was spelled byte by byte is not to be spelled anew.
             url = URL(self._address.base + path, encoded=True)
-            if path.count("/") < 3:
+            if path.count("/") < 3 and "?" not in path:
                 self._urls[path] = url
         return url
 
