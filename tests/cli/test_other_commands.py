@@ -140,7 +140,7 @@ def test_a_reader_of_a_table_that_went_away(arguments: tuple[str, ...]) -> None:
 def test_without_a_command_all_are_named(stockade: Stockade) -> None:
     said = stockade().said
     assert (
-        "there is no command; there are: run, doctor, attack, executor, image, config, completion\n"
+        "there is no command; there are: run, doctor, attack, executor, jobs, sandboxes, image, config, completion\n"
         in said
     )
 
