@@ -1,19 +1,30 @@
 """The implementations of the port, as fixtures."""
 
+import io
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
 
-from stockade.client import open_remote
+from stockade.client import RemoteEnvironment, open_remote
 from stockade.executor import PoolPolicy, open_local
 from stockade.executor.service.app import create_app
 from stockade.executor.service.settings import ExecutorSettings
+from stockade.gateway.database import Database
+from stockade.gateway.keys import Keys, Scope
+from stockade.gateway.logs import open_log
+from stockade.gateway.policy import Budgets, Ceilings, TenantPolicy
+from stockade.gateway.service import open_gateway
+from stockade.gateway.settings import GatewaySettings
+from stockade.gateway.tenants import Tenants
 from stockade.port import ExecutionEnvironment, Tier
 from stockade.port.fake import Call, FakeEnvironment, Scripted
+from stockade.port.limits import _LARGEST
 from stockade.serving import BoundedServer, Bounds, Listening
 
 from .traits import TRAITS, Traits
@@ -35,12 +46,20 @@ class Reached(NamedTuple):
     """A tier of an executor that is reached over HTTP."""
 
     tier: Tier
+    by_gateway: bool
 
 
-REMOTE = pytest.param(
-    Reached(Tier.NAMESPACE), marks=pytest.mark.tier(Tier.NAMESPACE.value), id="remote"
-)
+REMOTE = [
+    pytest.param(
+        Reached(Tier.NAMESPACE, by_gateway=name == "gateway"),
+        marks=pytest.mark.tier(Tier.NAMESPACE.value),
+        id=name,
+    )
+    for name in ("remote", "gateway")
+]
 TOKEN = "contract-0123456789-abcdefghijklm"
+ANYTHING = {name: value for name, value in _LARGEST.items() if name != "lease_seconds"}
+PLENTY = Budgets(concurrency=1000, sandboxes=100, executions_per_minute=1_000_000)
 
 
 @asynccontextmanager
@@ -55,10 +74,43 @@ async def open_kind(kind: Tier | Reached, parked: int) -> AsyncIterator[Executio
         app = create_app(environment, settings)
         async with (
             BoundedServer.open(app, Listening(), Bounds(), grace=1.0) as server,
-            open_remote(server.url, key=TOKEN, tenant="local") as remote,
+            _reach(server.url, kind) as remote,
         ):
             # What a test sees on the host, it finds by what the executor holds: kit.Watch.
             vars(remote._transport)["service"] = app.state.service
+            yield remote
+
+
+@asynccontextmanager
+async def _reach(executor: str, kind: Reached) -> AsyncIterator[RemoteEnvironment]:
+    """The executor itself, or a gateway in front of it that allows whatever a test may ask for."""
+    if not kind.by_gateway:
+        async with open_remote(executor, key=TOKEN, tenant="local") as remote:
+            yield remote
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "token").touch(0o600)
+        (folder / "token").write_text(TOKEN)
+        settings = GatewaySettings.model_validate(
+            {
+                "listen": {"port": 0},
+                "database_url": f"sqlite:///{folder}/gateway.db",
+                "executors": [{"name": "e", "url": executor, "token_file": str(folder / "token")}],
+                "artefacts": {"store": {"where": str(folder / "store")}},
+                "ceilings": ANYTHING,
+            }
+        )
+        database = Database.open(settings.database_url)
+        database.migrate()
+        policy = TenantPolicy(tiers=tuple(Tier), ceilings=Ceilings.model_validate(ANYTHING))
+        Tenants(database).create("local", policy, PLENTY)
+        key = Keys(database).create("local", Scope)[1]
+        database.close()
+        async with (
+            open_gateway(settings, open_log(io.StringIO())) as (server, _),
+            open_remote(server.url, key=key) as remote,
+        ):
             yield remote
 
 
@@ -89,7 +141,7 @@ class Port:
 
 
 @pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=[pytest.param(None, id="fake"), *REAL, REMOTE]
+    scope="module", loop_scope="module", params=[pytest.param(None, id="fake"), *REAL, *REMOTE]
 )
 async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
     """Every implementation."""
@@ -100,7 +152,7 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
         yield Port(environment)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[*REAL, REMOTE])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[*REAL, *REMOTE])
 async def real(request: pytest.FixtureRequest) -> AsyncIterator[ExecutionEnvironment]:
     """Every implementation that runs programs."""
     async with open_kind(request.param, parked(request.param)) as environment:

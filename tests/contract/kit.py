@@ -188,10 +188,16 @@ def held(running: Any) -> Any:
     service = vars(getattr(running, "_transport", object)).get("service")
     if service is None:
         return running
-    key = running._tenant, running.id
-    if key in service.sessions._leased:
-        return service.sessions._leased[key].session
-    return service.executions._living[key].running
+    # A gateway hands its own ids on; its tenant the executor knows by another word.
+    for (_, identity), leased in service.sessions._leased.items():
+        if identity == running.id:
+            return leased.session
+    (served,) = (
+        served
+        for (_, identity), served in service.executions._living.items()
+        if identity == running.id
+    )
+    return served.running
 
 
 class Watch:

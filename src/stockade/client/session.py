@@ -170,8 +170,9 @@ class RemoteSession:
         return [WorkspaceEntry(entry.name, entry.kind, entry.size) for entry in folder.entries]
 
     async def save(self) -> AsyncIterator[bytes]:
-        """The whole workspace, as bytes for ``restore``."""
+        """The whole workspace, as bytes for ``restore``. Of an executor's session alone."""
         self._require_open()
+        self._require_executor()
         limits = self._limits
         most = limits.disk_bytes + limits.inodes * _BYTES_PER_FILE + MIB
         ended = False
@@ -187,8 +188,9 @@ class RemoteSession:
             self._abandoned = not ended
 
     async def restore(self, content: bytes | AsyncIterable[bytes]) -> None:
-        """Put what ``save`` gave into the workspace."""
+        """Put what ``save`` gave into the workspace. Of an executor's session alone."""
         self._require_open()
+        self._require_executor()
         with self._understood():
             await self._put("/workspace", content)
 
@@ -363,6 +365,13 @@ class RemoteSession:
     def _require_open(self) -> None:
         if self._closing is not None:
             raise SandboxLost("the session is closed")
+
+    def _require_executor(self) -> None:
+        if self._tenant is None:
+            raise Unavailable(
+                "a gateway gives no workspace out: it keeps those that have a name, "
+                "open_session(workspace=NAME)"
+            )
 
     @contextlib.contextmanager
     def _understood(self, path: str | None = None) -> Iterator[None]:
