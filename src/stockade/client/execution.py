@@ -119,6 +119,8 @@ class FrameReader:
 
     async def finish(self) -> None:
         """Behind the last frame: let the connection serve again, if the body ends soon."""
+        if not self._ready and self._response.content.at_eof():
+            return  # the usual case: the end came with the frame, and the connection is free
         try:
             async with asyncio.timeout(_TAIL_SECONDS):
                 if self._ready or await self._transport.piece(self._response):
@@ -316,9 +318,10 @@ class RemoteExecution:
         self._heard += len(data)
         if self._heard > self._wanted.limits.output_bytes:
             raise Interrupted("it broke the protocol: more output than limits.output_bytes")
-        if stream not in self._captures:
-            self._captures[stream] = Capture(self._wanted.limits.record_bytes)
-        self._captures[stream].add(data)
+        if self._owned:  # for a record of what was lost
+            if stream not in self._captures:
+                self._captures[stream] = Capture(self._wanted.limits.record_bytes)
+            self._captures[stream].add(data)
         if self._on_output is None or self._muted or not data:
             return
         since = self._loop.time()

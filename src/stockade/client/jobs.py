@@ -35,7 +35,7 @@ _ANY = Limits(
     output_bytes=1024 * GIB,
     result_bytes=GIB,
     artefact_bytes=GIB,
-    record_bytes=256 * MIB,
+    record_bytes=64 * MIB,
 )
 _DEFAULT = SandboxRequest()
 M = TypeVar("M", bound=BaseModel)

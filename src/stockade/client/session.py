@@ -70,6 +70,7 @@ class RemoteSession:
         self._on_close = on_close
         self._running: RemoteExecution | None = None
         self._abandoned = False
+        self._gone = False
         self._closing: asyncio.Task[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
         if keep_alive is not None:
@@ -266,7 +267,7 @@ class RemoteSession:
             except Unavailable:
                 pause = max(_LEAST_PAUSE, pause / 2)
             except SandboxLost:
-                if self._closing is not None:
+                if self._gone or self._closing is not None:
                     return
                 pause = max(_LEAST_PAUSE, pause / 2)
             except StockadeError:
@@ -382,6 +383,7 @@ class RemoteSession:
             raise FileRefused(error.path if path is None else path, error.reason) from None
         except Refused as error:
             if error.code == Code.NOT_FOUND:
+                self._gone = True
                 raise SandboxLost(
                     f"there is no session {self.id} any more: it was closed, or its lease ended"
                 ) from None
