@@ -17,7 +17,6 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -27,6 +26,7 @@ from stockade.gateway.database import Database
 from stockade.gateway.journal import Action
 from stockade.gateway.policy import TenantPolicy
 from stockade.gateway.schema import keys, tenants
+from stockade.gateway.scopes import Scope
 from stockade.gateway.tenants import check_name
 from stockade.port import InvalidRequest, Refused
 
@@ -37,21 +37,6 @@ CACHE_SECONDS: Final = 5.0
 _CACHED: Final = 4096
 _LONGEST: Final = 256
 _UNKNOWN: Final = "the key is not valid: unknown, expired or revoked"
-
-
-class Scope(StrEnum):
-    """What a key may do."""
-
-    RUN = "run"
-    """Run programs, in a fresh sandbox or a session, and steer them."""
-    READ = "read"
-    """Executions, their records, and what was used."""
-    SANDBOXES = "sandboxes"
-    """Sessions, their files, and workspaces."""
-    ARTEFACTS = "artefacts"
-    """Read and delete artefacts."""
-    AUDIT = "audit"
-    """Read the tenant's audit records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,3 +252,6 @@ def _key(row: Any) -> Key:
         row.revoked_at,
         row.last_used_at,
     )
+
+
+__all__ = ["CACHE_SECONDS", "Caller", "Key", "Keys", "Scope", "write_used"]

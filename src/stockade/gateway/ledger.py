@@ -313,6 +313,8 @@ class Ledger:
             unit.future.add_done_callback(_retrieve)
             self._abandon(this, Execution(Outcome.CANCELLED, "its caller went away"))
             raise
+        except self._database.driver.IntegrityError as error:
+            raise Refused("conflict", "the id was used before") from error
         except Unavailable:
             # Whether it was written is unknown. If it was, it is ended: nothing will run.
             self._abandon(this, lost("the database failed as it began"))
