@@ -3,7 +3,8 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,14 +16,44 @@ from stockade.gateway.settings import DEFAULT_DATABASE
 if TYPE_CHECKING:
     from stockade.gateway.database import Database
 
-DATABASE = click.option(
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    is_eager=True,
+    callback=lambda ctx, _, path: ctx.meta.__setitem__("stockade.config", path),
+    help="The configuration, whose gateway.database_url is used.",
+)
+_DATABASE = click.option(
     "--database",
     "database_url",
     metavar="URL",
-    envvar="STOCKADE_DATABASE_URL",
-    default=DEFAULT_DATABASE,
-    help=f"Of the gateway; also STOCKADE_DATABASE_URL.  [default: {DEFAULT_DATABASE}]",
+    envvar="STOCKADE_GATEWAY__DATABASE_URL",
+    callback=lambda ctx, _, url: url or _configured(ctx.meta.get("stockade.config")),
+    help=f"Of the gateway.  [default: {DEFAULT_DATABASE}]",
 )
+
+
+def database_options(command: Command) -> Command:
+    """Which database, as ``database_url``."""
+    return _CONFIG(_DATABASE(command))
+
+
+def _configured(path: Path | None) -> str:
+    if path is None:
+        return DEFAULT_DATABASE
+    from stockade.cli.settings import SettingsError, load, models
+
+    try:
+        found = load(path, models(), wanted=("gateway",)).sections["gateway"]
+    except SettingsError as error:
+        raise Failure(neutral(error.reasons[0]), exit_codes.USAGE) from error
+    url: str = found.database_url  # type: ignore[attr-defined]
+    return url
+
+
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -7,7 +7,7 @@ import click
 from stockade.cli import exit_codes
 from stockade.cli.administration import (
     AS_JSON,
-    DATABASE,
+    database_options,
     open_database,
     print_json,
     print_table,
@@ -35,7 +35,7 @@ def audit() -> None:
     help="An end of the trail that was kept elsewhere (`stockade audit head`); may be repeated.",
 )
 @AS_JSON
-@DATABASE
+@database_options
 def verify(anchors: tuple[str, ...], as_json: bool, database_url: str) -> int:
     """Find every record that was changed, removed, inserted or moved. Exits with 1 where one was.
 
@@ -68,7 +68,7 @@ def verify(anchors: tuple[str, ...], as_json: bool, database_url: str) -> int:
 
 
 @audit.command("head")
-@DATABASE
+@database_options
 def head(database_url: str) -> int:
     """Print the end of the trail: an anchor, to be kept where the database's writer cannot write."""
     from stockade.gateway.audit import head as head_of
@@ -83,7 +83,7 @@ def head(database_url: str) -> int:
 @click.option("--action", help="Only those of this action, like execution.ended.")
 @click.option("--subject", help="Only those of this execution, sandbox, key or artefact.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
-@DATABASE
+@database_options
 def list_(
     tenant: str | None, action: str | None, subject: str | None, limit: int, database_url: str
 ) -> int:
@@ -121,7 +121,7 @@ def list_(
 @click.option(
     "--after", type=click.IntRange(0), default=0, metavar="NUMBER", help="Only what came later."
 )
-@DATABASE
+@database_options
 def export(tenant: str | None, after: int, database_url: str) -> int:
     """Print records as JSON lines, the oldest first, each with its number and digest."""
     from stockade.gateway.audit import lines

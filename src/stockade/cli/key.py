@@ -9,7 +9,7 @@ import click
 from stockade.cli import exit_codes
 from stockade.cli.administration import (
     AS_JSON,
-    DATABASE,
+    database_options,
     open_database,
     print_json,
     print_table,
@@ -48,7 +48,7 @@ def key() -> None:
 )
 @click.option("--name", default="", help="What it is for; anybody may read it.")
 @AS_JSON
-@DATABASE
+@database_options
 def add(
     tenant: str,
     scopes: tuple[Scope, ...],
@@ -74,7 +74,7 @@ def add(
 @key.command("list")
 @click.option("--tenant", help="Only those of this tenant.")
 @AS_JSON
-@DATABASE
+@database_options
 def list_(tenant: str | None, as_json: bool, database_url: str) -> int:
     """List the keys, without what is secret in them."""
     from stockade.gateway.keys import Keys
@@ -107,7 +107,7 @@ def list_(tenant: str | None, as_json: bool, database_url: str) -> int:
 
 @key.command("revoke")
 @click.argument("key_id", metavar="ID")
-@DATABASE
+@database_options
 def revoke(key_id: str, database_url: str) -> int:
     """Take no more calls with this key: at once, or within seconds where it is in use."""
     from stockade.gateway.keys import Keys

@@ -8,7 +8,7 @@ import click
 from stockade.cli import exit_codes
 from stockade.cli.administration import (
     AS_JSON,
-    DATABASE,
+    database_options,
     fields_of,
     open_database,
     parse_settings,
@@ -72,7 +72,7 @@ def tenant() -> None:
 @tenant.command("add")
 @click.argument("name")
 @_policy_options
-@DATABASE
+@database_options
 def add(name: str, database_url: str, **given: Any) -> int:
     """Create a tenant. What is not given has a default: see `stockade tenant show`."""
     from stockade.gateway.policy import Budgets, TenantPolicy
@@ -88,7 +88,7 @@ def add(name: str, database_url: str, **given: Any) -> int:
 @tenant.command("set")
 @click.argument("name")
 @_policy_options
-@DATABASE
+@database_options
 def set_(name: str, database_url: str, **given: Any) -> int:
     """Change what is given, and leave the rest. Lists, like the tiers, are replaced.
 
@@ -109,7 +109,7 @@ def set_(name: str, database_url: str, **given: Any) -> int:
 
 @tenant.command("list")
 @AS_JSON
-@DATABASE
+@database_options
 def list_(as_json: bool, database_url: str) -> int:
     """List the tenants."""
     from stockade.gateway.tenants import Tenants
@@ -141,7 +141,7 @@ def list_(as_json: bool, database_url: str) -> int:
 @tenant.command("show")
 @click.argument("name")
 @AS_JSON
-@DATABASE
+@database_options
 def show(name: str, as_json: bool, database_url: str) -> int:
     """Show one tenant's policy and budgets."""
     from stockade.gateway.tenants import Tenants
@@ -170,7 +170,7 @@ def show(name: str, as_json: bool, database_url: str) -> int:
 
 @tenant.command("disable")
 @click.argument("name")
-@DATABASE
+@database_options
 def disable(name: str, database_url: str) -> int:
     """Take no more calls with its keys, within seconds. What runs goes on to its end."""
     from stockade.gateway.tenants import Tenants
@@ -182,7 +182,7 @@ def disable(name: str, database_url: str) -> int:
 
 @tenant.command("enable")
 @click.argument("name")
-@DATABASE
+@database_options
 def enable(name: str, database_url: str) -> int:
     """Take calls again."""
     from stockade.gateway.tenants import Tenants
