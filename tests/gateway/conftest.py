@@ -72,7 +72,7 @@ def database(database_url: str, clock: SetClock) -> Iterator[Database]:
     yield database
     # Whatever a test did: the trail is sound behind it.
     if not getattr(database, "spoilt", False):
-        verdict = database.read(verify)
+        verdict = database.read_at_once(verify)
         assert verdict.sound, verdict.flaws
     database.close()
 

@@ -1,5 +1,6 @@
 """The trail: what any single change of it looks like, and what no change can do unseen."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from stockade.gateway.audit import Audit, Head, find, head, lines, verify
 from stockade.gateway.database import Database
 from stockade.gateway.journal import GENESIS, MAX_BODY, Action, chained
 from stockade.gateway.ledger import Ledger
-from stockade.port import InvalidRequest, Refused
+from stockade.port import Execution, InvalidRequest, Outcome, Refused
 
 HOSTILE = [
     "two\nlines\r\n",
@@ -45,8 +46,7 @@ def test_whatever_a_caller_names_is_kept_as_data(database: Database) -> None:
     kept = [record.subject for record in reversed(page.records)]
     assert kept == [name[:512] for name in HOSTILE]
     assert [record.facts["name"] for record in reversed(page.records)] == HOSTILE
-    with database.engine.connect() as connection:
-        exported = list(lines(connection))
+    exported = list(lines(database))
     assert len(exported) == len(HOSTILE)
     assert all(line.isascii() and line.isprintable() for line in exported)
     assert json.loads(exported[2])["record"]["subject"] == HOSTILE[2]
@@ -115,6 +115,26 @@ def test_a_clock_that_is_set_back_breaks_nothing(database: Database, clock: SetC
     clock.add(-86_400)
     write(database, 2)
     assert database.read(verify).sound
+
+
+async def test_a_trail_is_verified_while_others_write(
+    database: Database, ledger: Ledger, tenant: MakeCaller
+) -> None:
+    acme, stop = tenant(concurrency=1000), asyncio.Event()
+
+    async def write_on() -> None:
+        i = 0
+        while not stop.is_set():
+            i += 1
+            await ledger.begin_execution(acme, f"e{i}", facts())
+            await ledger.end_execution(f"e{i}", Execution(Outcome.OK, ""))
+
+    writing = asyncio.create_task(write_on())
+    for _ in range(15):
+        verdict = await asyncio.to_thread(database.read_at_once, verify)
+        assert verdict.sound, verdict.flaws
+    stop.set()
+    await writing
 
 
 # --- mutations -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.listing import SandboxEntry
 from stockade.gateway.tenants import Tenants
-from stockade.gateway.workspaces import Workspaces, check_name
+from stockade.gateway.workspaces import Workspaces
 from stockade.port import Artefact, Execution, InvalidRequest, Outcome, Refused, SandboxRequest
 
 
@@ -344,6 +344,24 @@ async def test_a_workspace_is_deleted_when_no_session_has_it(
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "-a", "a.", "x" * 129, "é", "a\n"])
-def test_a_workspaces_name_is_plain(name: str) -> None:
+async def test_a_workspaces_name_is_plain(ledger: Ledger, tenant: MakeCaller, name: str) -> None:
     with pytest.raises(InvalidRequest, match="is no name"):
-        check_name(name)
+        await opened(ledger, tenant(), "s1", name)
+
+
+def test_a_folder_that_everybody_reads_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    (tmp_path / "open").chmod(0o755)
+    with pytest.raises(ValueError, match="every user may look into"):
+        Blobs.open(str(tmp_path / "open"), "artefacts")
+    with pytest.raises(ValueError, match="neither an absolute folder"):
+        Blobs.open("relative", "artefacts")
+
+
+def test_an_s3_store_is_one_setting() -> None:
+    Blobs.open(
+        "s3://bucket/prefix",
+        "artefacts",
+        {"endpoint": "https://s3.example", "region": "eu", "access_key_id": "a",
+         "secret_access_key": "b"},
+    )  # fmt: skip

@@ -1,5 +1,6 @@
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
     before = revisions(database.engine)
     assert database.migrate() == before[0] == before[1]
     database.check()
+
+
+def test_two_that_migrate_at_once_do_it_once(database_url: str) -> None:
+    databases = [Database.open(database_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(Database.migrate, databases))) == 1
+    for database in databases:
+        database.check()
+        database.close()
 
 
 def test_from_the_first_revision_on_data_is_kept(database_url: str) -> None:

@@ -47,7 +47,7 @@ def verify(anchors: tuple[str, ...], as_json: bool, database_url: str) -> int:
 
     kept = tuple(_anchor(text) for text in anchors)
     with open_database(database_url) as database:
-        verdict = database.read(lambda connection: verify_trail(connection, kept))
+        verdict = database.read_at_once(lambda connection: verify_trail(connection, kept))
     if as_json:
         print_json(
             {
@@ -82,7 +82,7 @@ def head(database_url: str) -> int:
 @click.option("--tenant", help="Only those of this tenant.")
 @click.option("--action", help="Only those of this action, like execution.ended.")
 @click.option("--subject", help="Only those of this execution, sandbox, key or artefact.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
 @database_options
 def list_(
     tenant: str | None, action: str | None, subject: str | None, limit: int, database_url: str
@@ -126,8 +126,8 @@ def export(tenant: str | None, after: int, database_url: str) -> int:
     """Print records as JSON lines, the oldest first, each with its number and digest."""
     from stockade.gateway.audit import lines
 
-    with open_database(database_url) as database, database.engine.connect() as connection:
-        for line in lines(connection, tenant, after):
+    with open_database(database_url) as database:
+        for line in lines(database, tenant, after):
             click.echo(line)
     return exit_codes.OK
 

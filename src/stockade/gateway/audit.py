@@ -1,8 +1,9 @@
 """Reading the audit trail, and finding out whether it is as it was written."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
@@ -13,7 +14,7 @@ from stockade.gateway.journal import GENESIS, MAX_SUBJECT, chained, escaped
 from stockade.gateway.schema import audit, audit_head
 from stockade.port import InvalidRequest
 
-MAX_PAGE: Final = 500
+MAX_PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +194,14 @@ class Verdict:
         return not self.flaws
 
 
-_BATCH = 1000
+_BATCH = 200
 MOST_FLAWS = 100
 
 
 def verify(connection: Connection, anchors: tuple[Head, ...] = ()) -> Verdict:
     """Check every record, the end, and anchors that were kept elsewhere.
+
+    All of it has to be of one moment (:meth:`Database.read_at_once`), for others go on writing.
 
     After a flaw it goes on from what that record says of itself, so that each flaw is named
     once, and not everything behind it.
@@ -235,25 +238,31 @@ def verify(connection: Connection, anchors: tuple[Head, ...] = ()) -> Verdict:
     return Verdict(count, Head(last, latest), tuple(flaws))
 
 
-def lines(connection: Connection, tenant: str | None = None, after: int = 0) -> Iterator[str]:
-    """Records as JSON lines, the oldest first."""
-    for row in _walk(connection, after):
-        if tenant is None or row.tenant == tenant:
-            yield f'{{"digest":"{row.digest}","record":{row.body}}}'
+def lines(database: Database, tenant: str | None = None, after: int = 0) -> Iterator[str]:
+    """Records as JSON lines, the oldest first.
+
+    Whoever reads them may be slow: no transaction is held open meanwhile.
+    """
+    while rows := database.read(partial(_some, after=after)):
+        for row in rows:
+            if tenant is None or row.tenant == tenant:
+                yield f'{{"digest":"{row.digest}","record":{row.body}}}'
+        after = rows[-1].number
 
 
-def _walk(connection: Connection, after: int | None = None) -> Iterator[Any]:
+def _walk(connection: Connection) -> Iterator[Any]:
     """Every record in order, a bounded number at a time."""
-    last = after
-    while True:
-        query = select(audit).order_by(audit.c.number).limit(_BATCH)
-        if last is not None:
-            query = query.where(audit.c.number > last)
-        found = connection.execute(query).all()
-        if not found:
-            return
-        yield from found
-        last = found[-1].number
+    after = None
+    while rows := _some(connection, after):
+        yield from rows
+        after = rows[-1].number
+
+
+def _some(connection: Connection, after: int | None) -> Sequence[Any]:
+    query = select(audit).order_by(audit.c.number).limit(_BATCH)
+    if after is not None:
+        query = query.where(audit.c.number > after)
+    return connection.execute(query).all()
 
 
 def _wrong(row: Any, previous: str | None) -> str | None:

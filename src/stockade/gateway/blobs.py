@@ -165,6 +165,8 @@ def open_store(where: str, options: dict[str, str]) -> Any:
     if not folder.is_absolute():
         raise ValueError(f"{where!r} is neither an absolute folder nor s3://bucket/prefix")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_mode & 0o007:
+        raise ValueError(f"every user may look into {folder}: chmod 750 {folder}")
     return LocalStore(folder)
 
 

@@ -17,9 +17,9 @@ from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.listing import SandboxEntry
 from stockade.gateway.logs import Log
+from stockade.gateway.names import check_workspace
 from stockade.gateway.policy import Ceilings
 from stockade.gateway.workspaces import Workspaces
-from stockade.gateway.workspaces import check_name as check_workspace
 from stockade.port import (
     ExecutionRequest,
     InvalidRequest,

@@ -5,7 +5,6 @@ one before; a save with an older fence is refused, so that a session which was t
 not cannot overwrite what a later one has saved.
 """
 
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,13 +19,13 @@ from stockade.gateway.journal import Action
 from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.listing import SandboxEntry
+from stockade.gateway.names import is_workspace
 from stockade.gateway.policy import Budgets
 from stockade.gateway.schema import sandboxes, tenants, workspaces
 from stockade.gateway.writer import Turn
-from stockade.port import InvalidRequest, Refused
+from stockade.port import Refused
 
 MAX_PAGE: Final = 500
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _TOGETHER: Final = 200
 
 
@@ -48,16 +47,6 @@ class WorkspacePage:
 
     workspaces: tuple[KeptWorkspace, ...]
     next: str | None
-
-
-def check_name(name: str) -> None:
-    """Raises :class:`InvalidRequest`."""
-    if _NAME.fullmatch(name) is None:
-        raise InvalidRequest(
-            "workspace",
-            f"{name[:140]!r} is no name: 1 to 128 of letters, digits, '.', '-' and '_', "
-            "a letter or digit at each end",
-        )
 
 
 class Workspaces:
@@ -200,7 +189,7 @@ def _not_held() -> Refused:
 
 
 def _delete(turn: Turn, caller: Caller, name: str) -> str | Refused | None:
-    if _NAME.fullmatch(name) is None:
+    if not is_workspace(name):
         return _absent()
     row = turn.connection.execute(
         select(workspaces).where(workspaces.c.tenant == caller.tenant, workspaces.c.name == name)
