@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 import pytest
-from tests.gateway.conftest import MakeCaller, SetClock
+from tests.gateway.conftest import MakeCaller, SetClock, rows
 
+from stockade.gateway import schema
 from stockade.gateway.artefacts import ArtefactStore
 from stockade.gateway.blobs import Blobs
 from stockade.gateway.database import Database
@@ -96,8 +97,8 @@ async def test_an_empty_artefact_is_one(artefacts: ArtefactStore, tenant: MakeCa
 async def test_the_budget_of_bytes_is_kept_when_many_come_at_once(
     artefacts: ArtefactStore, folder: Path, tenant: MakeCaller
 ) -> None:
-    tenant(artefact_bytes=10_000)
-    datas = [os.urandom(1000) for _ in range(40)]
+    tenant(artefact_bytes=10 * 5000)
+    datas = [os.urandom(5000) for _ in range(40)]
     results = await asyncio.gather(
         *(artefacts.put("acme", digest(data), data) for data in datas), return_exceptions=True
     )
@@ -107,17 +108,44 @@ async def test_the_budget_of_bytes_is_kept_when_many_come_at_once(
     assert len(files(folder)) == 10
 
 
+async def test_what_is_counted_is_what_is_kept(
+    artefacts: ArtefactStore, database: Database, tenant: MakeCaller, clock: SetClock
+) -> None:
+    """Through every way in and out; a mass of tiny ones counts too."""
+    acme, globex = tenant("acme"), tenant("globex")
+
+    def held() -> list[tuple[object, object]]:
+        return sorted(
+            (str(row["tenant"]), row["artefacts"]) for row in rows(database, schema.holdings)
+        )
+
+    for caller in (acme, globex):
+        for data in (b"", b"x", b"y" * 5000):
+            await artefacts.put(caller.tenant, digest(data), data)
+            await artefacts.put(caller.tenant, digest(data), data)
+    assert held() == [("acme", 2 * 4096 + 5000), ("globex", 2 * 4096 + 5000)]
+    await artefacts.delete(acme, digest(b"x"))
+    with pytest.raises(Refused):
+        await artefacts.delete(acme, digest(b"x"))
+    assert held()[0] == ("acme", 4096 + 5000)
+    clock.add(3601)
+    await artefacts.put("acme", digest(b""), b"")  # in the place of one that has expired
+    assert held()[0] == ("acme", 4096 + 5000)
+    assert await artefacts.sweep() == 4
+    assert held() == [("acme", 4096), ("globex", 0)]
+
+
 async def test_what_is_not_kept_is_missing_in_the_record_with_the_reason(
     artefacts: ArtefactStore, tenant: MakeCaller
 ) -> None:
-    acme = tenant(artefact_bytes=5)
+    acme = tenant(artefact_bytes=4100)
     made = tuple(
         Artefact(name, data, digest(data)) for name, data in (("a", b"12345"), ("b", b"6"))
     )
     record, kept = await artefacts.keep(acme, Execution(Outcome.OK, "", artefacts=made))
     assert [artefact.name for artefact in record.artefacts] == ["a"]
     assert kept == [digest(b"12345")]
-    assert "5 bytes of artefacts are kept, of 5" in record.missing_artefacts[0].reason
+    assert "4096 bytes of artefacts are kept, of 4100" in record.missing_artefacts[0].reason
 
 
 async def test_what_has_expired_is_gone_at_once_and_swept_later(
@@ -324,7 +352,12 @@ async def test_a_save_that_breaks_off_or_is_too_large_leaves_the_one_before(
 
 
 async def test_a_workspace_is_deleted_when_no_session_has_it(
-    ledger: Ledger, workspaces: Workspaces, folder: Path, tenant: MakeCaller, clock: SetClock
+    database: Database,
+    ledger: Ledger,
+    workspaces: Workspaces,
+    folder: Path,
+    tenant: MakeCaller,
+    clock: SetClock,
 ) -> None:
     acme, globex = tenant("acme"), tenant("globex")
     session = await opened(ledger, acme, "s1")
@@ -341,6 +374,7 @@ async def test_a_workspace_is_deleted_when_no_session_has_it(
     assert files(folder) == []
     with pytest.raises(Refused, match="no such workspace"):
         await workspaces.delete(acme, "w")
+    assert [row["workspaces"] for row in rows(database, schema.holdings)] == [0]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "-a", "a.", "x" * 129, "é", "a\n"])

@@ -8,6 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 
+from stockade.gateway.admission import _ACCOUNT
 from stockade.gateway.database import Database, DatabaseFault
 from stockade.gateway.migrations import revisions, upgrade
 from stockade.gateway.schema import metadata
@@ -44,6 +45,11 @@ def test_from_the_first_revision_on_data_is_kept(database_url: str) -> None:
                 "VALUES ('acme', 1, '{}', '{}')"
             )
         )
+        for place, size in (("a", 5), ("b", 5000)):
+            connection.execute(
+                text("INSERT INTO artefacts VALUES ('acme', :place, :size, :place, 1, 2)"),
+                {"place": place, "size": size},
+            )
     database.migrate()
     database.check()
     with database.engine.connect() as connection:
@@ -51,6 +57,7 @@ def test_from_the_first_revision_on_data_is_kept(database_url: str) -> None:
             ("acme", "{}")
         ]
         assert connection.scalar(text("SELECT number FROM audit_head")) == 0
+        assert connection.execute(text("SELECT * FROM holdings")).all() == [("acme", 9096, 0)]
         names = set(inspect(connection).get_table_names())
     assert names == {*metadata.tables, "alembic_version"}
     database.close()
@@ -123,3 +130,19 @@ def test_the_migrations_are_part_of_the_package() -> None:
     assert sys.modules["stockade.gateway.migrations"].__file__ is not None
     assert (folder / "env.py").exists()
     assert list((folder / "versions").glob("r*.py"))
+
+
+def test_what_runs_is_found_without_what_has_ended(tmp_path: Path) -> None:
+    """SQLite's planner chose the index of the listing: each begin then read all that ever ran."""
+    database = Database.open(f"sqlite:///{tmp_path}/a.db")
+    database.migrate()
+    with database.engine.connect() as connection:
+        query = _ACCOUNT._for(connection)
+        assert query.names is not None
+        plan = connection.connection.cursor().execute(
+            "EXPLAIN QUERY PLAN " + query.text, [None] * len(query.names)
+        )
+        steps = " ".join(row[3] for row in plan)
+    assert "COVERING INDEX ix_executions_running (tenant=? AND ended_at=?)" in steps
+    assert "COVERING INDEX ix_sandboxes_open (tenant=? AND closed_at=?)" in steps
+    database.close()

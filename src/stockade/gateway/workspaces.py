@@ -9,9 +9,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, select, update
 
-from stockade.gateway import cursors
+from stockade.gateway import cursors, holdings
 from stockade.gateway.blobs import BlobGone, Blobs
 from stockade.gateway.clock import SECOND
 from stockade.gateway.database import Database
@@ -20,8 +20,7 @@ from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.listing import SandboxEntry
 from stockade.gateway.names import is_workspace
-from stockade.gateway.policy import Budgets
-from stockade.gateway.schema import sandboxes, tenants, workspaces
+from stockade.gateway.schema import sandboxes, workspaces
 from stockade.gateway.writer import Turn
 from stockade.port import Refused
 
@@ -128,22 +127,15 @@ class Workspaces:
         row = _held(turn.connection, sandbox)
         if row is None:
             return _not_held()
-        used = turn.connection.scalar(
-            select(func.coalesce(func.sum(workspaces.c.size), 0)).where(
-                workspaces.c.tenant == sandbox.tenant
-            )
-        )
-        text = turn.connection.scalar(
-            select(tenants.c.budgets).where(tenants.c.name == sandbox.tenant)
-        )
-        budget = 0 if text is None else Budgets.model_validate_json(text).workspace_bytes
-        others = int(used or 0) - row.size
-        if others + size > budget:
+        _, used, budgets = holdings.read(turn, sandbox.tenant)
+        others = used - row.size
+        if others + size > budgets.workspace_bytes:
             return Refused(
                 "budget_exhausted",
-                f"{others} bytes of other workspaces are kept, of {budget}; {size} more do not fit: "
-                "delete some",
+                f"{others} bytes of other workspaces are kept, of {budgets.workspace_bytes}; {size} "
+                "more do not fit: delete some",
             )
+        holdings.change(turn, sandbox.tenant, workspaces=size - row.size)
         kept = KeptWorkspace(row.name, row.generation + 1, size, turn.now, turn.now + self._ttl)
         turn.connection.execute(
             update(workspaces)
@@ -201,6 +193,7 @@ def _delete(turn: Turn, caller: Caller, name: str) -> str | Refused | None:
     turn.connection.execute(
         delete(workspaces).where(workspaces.c.tenant == caller.tenant, workspaces.c.name == name)
     )
+    holdings.change(turn, caller.tenant, workspaces=-row.size)
     turn.journal.add(Action.WORKSPACE_DELETED, name, tenant=caller.tenant, key_id=caller.key_id)
     return None if row.place is None else str(row.place)
 
@@ -216,11 +209,12 @@ def _holders(tenant: Any, name: Any) -> Any:
 def _expire(turn: Turn) -> list[str | None]:
     held = _holders(workspaces.c.tenant, workspaces.c.name).correlate(workspaces).exists()
     over = turn.connection.execute(
-        select(workspaces.c.tenant, workspaces.c.name, workspaces.c.place)
+        select(workspaces.c.tenant, workspaces.c.name, workspaces.c.place, workspaces.c.size)
         .where(workspaces.c.expires_at <= turn.now, ~held)
         .limit(_TOGETHER)
     ).all()
     for row in over:
+        holdings.change(turn, row.tenant, workspaces=-row.size)
         turn.connection.execute(
             delete(workspaces).where(
                 workspaces.c.tenant == row.tenant, workspaces.c.name == row.name
