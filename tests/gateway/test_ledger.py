@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from sqlalchemy.exc import OperationalError
-from tests.gateway.conftest import MakeCaller, SetClock, facts, rows
+from tests.gateway.conftest import MakeCaller, SetClock, facts, rows, url_of
 
 from stockade.gateway.audit import verify
 from stockade.gateway.database import Database, DatabaseFault
@@ -328,7 +328,7 @@ async def test_what_a_dead_gateway_left_is_lost_once_and_charged(
 
 
 async def test_a_gateway_that_was_thought_dead_cannot_end_what_others_have_ended(
-    database: Database, database_url: str, tenant: MakeCaller
+    database: Database, tenant: MakeCaller
 ) -> None:
     if database.is_sqlite:
         pytest.skip("one gateway has the file")
@@ -353,12 +353,12 @@ async def test_a_gateway_that_was_thought_dead_cannot_end_what_others_have_ended
 
 
 async def test_two_gateways_admit_exactly_ten_together(
-    database: Database, database_url: str, tenant: MakeCaller
+    database: Database, tenant: MakeCaller
 ) -> None:
     if database.is_sqlite:
         pytest.skip("one gateway has the file")
     acme = tenant(concurrency=10)
-    other = Database.open(database_url)
+    other = Database.open(url_of(database))
     async with Ledger(database) as one, Ledger(other) as two:
         results = await asyncio.gather(
             *(

@@ -7,6 +7,7 @@ database. Of the secret only the SHA-256 digest of the whole key is kept. That i
 without a key keep the CPU busy.
 """
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -36,6 +37,7 @@ _NOBODY: Final = bytes(32)
 CACHE_SECONDS: Final = 5.0
 _CACHED: Final = 4096
 _LONGEST: Final = 256
+_LOOKING: Final = 4
 _UNKNOWN: Final = "the key is not valid: unknown, expired or revoked"
 
 
@@ -90,6 +92,8 @@ class Keys:
         # takes as long for an id that exists as for one that does not.
         self._cache: OrderedDict[bytes, tuple[float, int | None, Caller]] = OrderedDict()
         self._used: dict[str, int] = {}
+        # Whoever tries keys leaves readers for those who have one.
+        self._looking = asyncio.Semaphore(_LOOKING)
 
     # --- administration -------------------------------------------------------------------------
 
@@ -167,7 +171,8 @@ class Keys:
         parts = _KEY.fullmatch(text)
         if parts is None or _spell_key(parts[1], parts[2]) != text:
             raise Refused("unauthenticated", _UNKNOWN)
-        row = await self._database.run(lambda connection: _find(connection, parts[1]))
+        async with self._looking:
+            row = await self._database.run(lambda connection: _find(connection, parts[1]))
         # Compared for an unknown id as well: what differs is not to be measured.
         same = hmac.compare_digest(digest, _NOBODY if row is None else bytes(row.digest))
         if row is None or not same or not self._in_force(row):
