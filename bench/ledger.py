@@ -2,7 +2,7 @@
 
 python -m bench.ledger [URL]
 
-URL names an empty database (see docs/gateway.md); without it, SQLite in a folder of its own. Each pair
+URL names an empty database (see docs/tenants.md); without it, SQLite in a folder of its own. Each pair
 is two commits, which wait for the disk: the CPU time beside it says what is the ledger's own.
 """
 

@@ -139,7 +139,8 @@ def test_a_reader_of_a_table_that_went_away(arguments: tuple[str, ...]) -> None:
 
 
 def test_without_a_command_all_are_named(stockade: Stockade) -> None:
-    assert f"there is no command; there are: {', '.join(COMMANDS)}\n" in stockade().said
+    said = stockade().said
+    assert f"there is no command; there are: {', '.join(COMMANDS)}\n" in said
 
 
 def test_usage_errors_exit_with_64(stockade: Stockade) -> None:
