@@ -20,6 +20,8 @@ COMMANDS = {
     "run": ("stockade.cli.run", "Run a program that nobody reviewed in a sandbox of its own."),
     "doctor": ("stockade.cli.doctor", "Say what this machine can start, and how limits are kept."),
     "attack": ("stockade.cli.attack.command", "Try what the boundary must stop, on this machine."),
+    "up": ("stockade.cli.up", "Start executor and gateway, and show their state."),
+    "gateway": ("stockade.cli.gateway", "Serve the HTTP API to tenants, by way of executors."),
     "executor": ("stockade.cli.executor", "Serve executions over HTTP, to a gateway."),
     "image": ("stockade.cli.image", "Build what microVMs start from, and list what was built."),
     "config": ("stockade.cli.config", "Check the services' configuration, and show its values."),

@@ -331,6 +331,9 @@ class Sandboxes:
                 # Its lease ends it; here it is over.
                 self._log.warning("a sandbox's end is not confirmed", sandbox=sandbox.id)
                 failure = failure or error
+        else:
+            with contextlib.suppress(StockadeError):
+                await sandbox.session.close()
         try:
             await self._ledger.end_sandbox(sandbox.id, reason)
         except StockadeError:
