@@ -20,11 +20,16 @@ COMMANDS = {
     "run": ("stockade.cli.run", "Run a program that nobody reviewed in a sandbox of its own."),
     "doctor": ("stockade.cli.doctor", "Say what this machine can start, and how limits are kept."),
     "attack": ("stockade.cli.attack.command", "Try what the boundary must stop, on this machine."),
+    "up": ("stockade.cli.up", "Start executor and gateway, and show their state."),
+    "gateway": ("stockade.cli.gateway", "Serve the HTTP API to tenants, by way of executors."),
     "executor": ("stockade.cli.executor", "Serve executions over HTTP, to a gateway."),
     "jobs": ("stockade.cli.jobs", "List, show, watch and cancel executions of a service."),
     "sandboxes": ("stockade.cli.sandboxes", "List and close sandboxes of a service."),
     "image": ("stockade.cli.image", "Build what microVMs start from, and list what was built."),
     "config": ("stockade.cli.config", "Check the services' configuration, and show its values."),
+    "tenant": ("stockade.cli.tenant", "Say who may use the gateway, for what, and how much."),
+    "key": ("stockade.cli.key", "Make and revoke the keys that callers have."),
+    "audit": ("stockade.cli.audit", "Read the audit trail, and verify that nobody changed it."),
     "completion": ("stockade.cli.completion", "Print the completion script for a shell."),
 }
 
@@ -46,7 +51,16 @@ class Stockade(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        try:
+            module = importlib.import_module(COMMANDS[cmd_name][0])
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "stockade":
+                raise
+            raise Failure(
+                f"`stockade {cmd_name}` needs {error.name}: pip install 'stockade[service]'",
+                exit_codes.UNAVAILABLE,
+            ) from error
+        command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -76,12 +76,14 @@ def load(
     known: Mapping[str, type[BaseModel]],
     *,
     wanted: typing.Collection[str] = (),
+    others: typing.Collection[str] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
     """Read the file and the environment. Raises :class:`SettingsError`.
 
     ``known``: every section there is. ``wanted``: those that are made even where nothing is said of
-    them; the others are judged, and made, where something is.
+    them; the rest is judged, and made, where something is, but ``others``: these are another
+    process's, whose secrets this one may not be able to read.
     """
     source = "" if path is None else str(path)
     origins: dict[str, str] = {}
@@ -101,7 +103,7 @@ def load(
         raise SettingsError(reasons)
     sections: dict[str, BaseModel] = {}
     for name, model in known.items():
-        if name not in values and name not in wanted:
+        if name in others or (name not in values and name not in wanted):
             continue
         try:
             # As JSON, and strict: text is taken for a path or a word of a list, never for a number.

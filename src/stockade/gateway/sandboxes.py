@@ -17,9 +17,9 @@ from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.listing import SandboxEntry
 from stockade.gateway.logs import Log
+from stockade.gateway.names import check_workspace
 from stockade.gateway.policy import Ceilings
 from stockade.gateway.workspaces import Workspaces
-from stockade.gateway.workspaces import check_name as check_workspace
 from stockade.port import (
     ExecutionRequest,
     InvalidRequest,
@@ -343,6 +343,9 @@ class Sandboxes:
                 # Its lease ends it; here it is over.
                 self._log.warning("a sandbox's end is not confirmed", sandbox=sandbox.id)
                 failure = failure or error
+        else:
+            with contextlib.suppress(StockadeError):
+                await sandbox.session.close()
         try:
             await self._ledger.end_sandbox(sandbox.id, reason)
         except StockadeError:

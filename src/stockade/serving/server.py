@@ -138,7 +138,8 @@ def _bind(listening: Listening, bounds: Bounds) -> socket.socket:
             raise
     else:
         family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
-        listener = socket.socket(family)
+        # asyncio turns Nagle's algorithm off for what says that it is TCP, and for nothing else.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((listening.host, listening.port))

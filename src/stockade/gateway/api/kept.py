@@ -32,7 +32,7 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 
 def artefacts_router(services: Services) -> APIRouter:
     """What is below ``/v1/artefacts``."""
-    routes = APIRouter(tags=["artefacts"])
+    routes = APIRouter(prefix="/v1", tags=["artefacts"])
     artefacts = services.artefacts
 
     @routes.get(
@@ -133,7 +133,7 @@ def artefacts_router(services: Services) -> APIRouter:
 
 def workspaces_router(services: Services) -> APIRouter:
     """What is below ``/v1/workspaces``."""
-    routes = APIRouter(tags=["workspaces"])
+    routes = APIRouter(prefix="/v1", tags=["workspaces"])
     workspaces = services.workspaces
 
     @routes.get(
