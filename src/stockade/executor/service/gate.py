@@ -55,6 +55,8 @@ class Gate:
         except Refusal as refusal:
             problem = refusal.problem
         except CallerGone as error:
+            if answering:
+                return  # uvicorn closes what was not finished
             problem = Problem.make(Code.INVALID_REQUEST, str(error))
         except StockadeError as error:
             problem = problem_of(error)
