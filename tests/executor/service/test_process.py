@@ -299,7 +299,6 @@ async def test_mutual_tls(tmp_path: Path) -> None:
     async def health(certificate: str | None, most: ssl.TLSVersion | None = None) -> int:
         context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
         if most is not None:
-            context.minimum_version = ssl.TLSVersion.TLSv1
             context.maximum_version = most
         if certificate is not None:
             context.load_cert_chain(
