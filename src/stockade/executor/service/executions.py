@@ -30,6 +30,7 @@ from stockade.port import (
     TerminalSize,
 )
 
+_DISCARD_SECONDS: Final = 2.0
 KEEP_ALIVE_SECONDS: Final = 4.0
 """docs/api.md promises five."""
 
@@ -184,6 +185,9 @@ class Executions:
         assert served.task is not None
         try:
             await asyncio.wait({feeding, served.task}, return_when=asyncio.FIRST_COMPLETED)
+            # Nobody reads any more: the rest is taken and thrown away, within reason.
+            served.stdin.close()
+            await asyncio.wait({feeding}, timeout=_DISCARD_SECONDS)
             if feeding.done():
                 feeding.result()
         except CallerGone:
