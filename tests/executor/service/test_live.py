@@ -70,12 +70,12 @@ async def test_a_slow_reader_holds_back_its_own_guest_alone(caller: Caller) -> N
         await asyncio.sleep(1)
         assert (await caller.run("print(1)")).record.ok
         assert (await caller.call("POST", f"/v1/executions/{identity}/cancel")).status == 204
-        total = 0
+        total, last = 0, None
         async with asyncio.timeout(10):
             async for frame in frames:
                 total += len(frame.payload) * (frame.type is FrameType.STDOUT)
-                last = frame
-        assert last.type is FrameType.END
+                last = frame.type
+        assert last is FrameType.END
         # What fits between the two, and not what it could have written meanwhile.
         assert total < 20_000_000
 

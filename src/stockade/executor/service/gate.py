@@ -21,7 +21,7 @@ _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _TENANT: Final = names.TENANT.lower().encode()
 _BEARER: Final = b"bearer "
 _MOST_DISCARDED: Final = 8 * MIB
-_DISCARD_SECONDS: Final = 2.0
+_DISCARD_SECONDS: Final = 1.0
 
 
 class Gate:
@@ -64,8 +64,6 @@ class Gate:
         except Refusal as refusal:
             problem = refusal.problem
         except CallerGone as error:
-            if answering:
-                return  # uvicorn closes what was not finished
             problem = Problem.make(Code.INVALID_REQUEST, str(error))
         except StockadeError as error:
             problem = problem_of(error)
@@ -75,8 +73,9 @@ class Gate:
                 Code.INTERNAL, "a fault of Stockade itself; the executor's log says more"
             )
         if answering:
-            # What has begun cannot be unsaid: uvicorn cuts the answer, and the caller sees that.
-            raise AnswerCut(problem.detail)
+            # What has begun cannot be unsaid: uvicorn cuts what is not finished.
+            self._log.info("answer_cut", request_id=request_id, detail=problem.detail)
+            return
         if not body_came:
             await _discard(scope, receive)
         await send_problem(send, problem, request_id)
@@ -126,10 +125,6 @@ async def _discard(scope: Scope, receive: Receive) -> None:
                     return
     except TimeoutError:
         pass
-
-
-class AnswerCut(Exception):
-    """An answer that had begun cannot be finished."""
 
 
 def _request_id(scope: Scope) -> str | None:
