@@ -150,6 +150,24 @@ async def test_what_is_no_request(tmp_path: Path, raw: bytes) -> None:
         assert (await caller.call("POST", "/v1/executions", PROGRAM)).record.ok
 
 
+@pytest.mark.parametrize("line", [b"x: " + b"a" * 1000 + b"\r\n", b"a" * 1000])
+@pytest.mark.parametrize("begin", [b"2\r\n{}\r\n0\r\n", b"2\r\n{}\r\n0\r\nx: ", b"2;"])
+async def test_what_stands_between_and_behind_chunks_is_bounded(
+    tmp_path: Path, begin: bytes, line: bytes
+) -> None:
+    """Extensions and trailers, which nobody asked for."""
+    async with (
+        serving(FakeEnvironment(), tmp_path) as caller,
+        await caller.connect() as wire,
+    ):
+        chunked: dict[str, str | None] = {"Transfer-Encoding": "chunked"}
+        await wire.send(caller.head("POST", "/v1/executions", chunked) + begin)
+        async with asyncio.timeout(5):
+            with pytest.raises(ConnectionError):
+                for _ in range(10_000):
+                    await wire.send(line * 10)
+
+
 async def test_a_header_is_not_forged_by_an_id(tmp_path: Path) -> None:
     async with serving(FakeEnvironment(), tmp_path) as caller:
         async with await caller.connect() as wire:

@@ -154,6 +154,9 @@ class Executions:
             return
         try:
             await answer.record(execution)
+        except ValueError as error:
+            # Thousands of artefacts with long names, and nothing of it was sent.
+            await answer.problem(Problem.make(Code.TOO_LARGE, f"the record: {error}"))
         finally:
             self._metrics.record(execution)
             self._tracing.record(served.trace, served.began, served.id, served.sandbox, execution)

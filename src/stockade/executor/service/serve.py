@@ -2,24 +2,33 @@
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import grp
 import logging
 import os
+import resource
 import shutil
 import signal
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
+from stockade.executor.descriptors import PER_SANDBOX
 from stockade.executor.local import open_local
+from stockade.executor.pool import PoolPolicy
 from stockade.executor.service.app import Service, create_app
 from stockade.executor.service.logs import Log, ToLog, make_log
 from stockade.executor.service.settings import ExecutorSettings, SettingsError, UnixAddress
 from stockade.serving import BoundedServer, Bounds, Listening
 
+_FILES_OF_OURS: Final = 256
+"""Descriptors for whatever is neither a sandbox's nor a connection."""
 _GRACE_SECONDS: Final = 5.0
 """For the last bytes of answers, once all executions have ended."""
 
@@ -35,11 +44,13 @@ async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | No
     # What can be wrong with the listener is found before anything is started.
     listening = _listening(settings)
     group = _group(settings)
+    pool = _room(settings, log)
+    lock = None if listening.path is None else _hold(listening.path)
     signals = _Signals()
     provider = _provider(settings.otlp_endpoint)
     try:
         async with open_local(
-            pool=settings.pool(),
+            pool=pool,
             auth_mode=settings.auth_mode,
             tiers=settings.tiers,
             preloaded=settings.preloaded,
@@ -59,6 +70,8 @@ async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | No
                 await _until_stopped(server, service, signals)
     finally:
         signals.close()
+        if lock is not None:
+            os.close(lock)
         if provider is not None:
             provider.shutdown()
     log.info("stopped")
@@ -106,6 +119,39 @@ class _Signals:
         """Let the signals do what they did before."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.remove_signal_handler(number)
+
+
+def _hold(path: Path) -> int:
+    """Of two that start at once one finds the socket; a lock ends with its process.
+
+    Raises ``OSError``.
+    """
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise OSError(
+            errno.EADDRINUSE, "it is in use by an executor that lives", os.fspath(path)
+        ) from None
+    return lock
+
+
+def _room(settings: ExecutorSettings, log: Log) -> PoolPolicy:
+    """As many sandboxes as open files allow beside as many connections as may come."""
+    pool = settings.pool()
+    beside = settings.most_connections + _FILES_OF_OURS
+    wanted = pool.most_alive * PER_SANDBOX + beside
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return pool
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    if most >= wanted:
+        return pool
+    alive = max(1, (most - beside) // PER_SANDBOX)
+    log.warning("few_open_files", limit=most, wanted=wanted, most_sandboxes=alive)
+    return replace(pool, most_alive=alive)
 
 
 def _bounds(settings: ExecutorSettings) -> Bounds:
