@@ -309,12 +309,31 @@ async def test_mutual_tls(tmp_path: Path) -> None:
             await wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             return (await wire.answer()).status
 
-    async with process(tmp_path, "--config", str(config), "--listen", address):
+    async with process(
+        tmp_path,
+        *("--config", str(config), "--listen", address),
+        STOCKADE_EXECUTOR__MOST_CONNECTIONS="20",
+        STOCKADE_EXECUTOR__HEADER_SECONDS="1",
+    ) as (
+        executor,
+        _,
+    ):
         assert await health("client") == 200
         assert await health("client", ssl.TLSVersion.TLSv1_2) == 200
         for certificate in ("none", None):
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await health(certificate)
+        # Peers that begin no handshake are few at a time, and not for long.
+        before = len(os.listdir(f"/proc/{executor.pid}/fd"))  # noqa: PTH208
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+        await asyncio.sleep(0.3)
+        assert len(os.listdir(f"/proc/{executor.pid}/fd")) - before < 40  # noqa: PTH208
+        await asyncio.sleep(1.5)
+        assert await health("client") == 200
+        for _, writer in silent:
+            writer.close()
+        executor.send_signal(signal.SIGTERM)
+        assert executor.wait(10) == 0
 
 
 @NAMESPACE

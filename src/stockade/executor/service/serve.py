@@ -26,6 +26,7 @@ from stockade.executor.service.app import Service, create_app
 from stockade.executor.service.logs import Log, ToLog, make_log
 from stockade.executor.service.settings import ExecutorSettings, SettingsError, UnixAddress
 from stockade.serving import BoundedServer, Bounds, Listening
+from stockade.serving.tls import most_handshakes
 
 _FILES_OF_OURS: Final = 256
 """Descriptors for whatever is neither a sandbox's nor a connection."""
@@ -141,6 +142,8 @@ def _room(settings: ExecutorSettings, log: Log) -> PoolPolicy:
     """As many sandboxes as open files allow beside as many connections as may come."""
     pool = settings.pool()
     beside = settings.most_connections + _FILES_OF_OURS
+    if settings.tls is not None:
+        beside += most_handshakes(settings.most_connections)
     wanted = pool.most_alive * PER_SANDBOX + beside
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
