@@ -6,6 +6,7 @@ import glob
 import gzip
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -13,7 +14,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -47,14 +48,18 @@ def variables(**more: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def process(
-    folder: Path, *options: str, tier: Tier = Tier.NAMESPACE, **more: str
+    folder: Path,
+    *options: str,
+    tier: Tier = Tier.NAMESPACE,
+    under: Sequence[str] = (),
+    **more: str,
 ) -> AsyncIterator[tuple["subprocess.Popen[bytes]", Caller]]:
     """One that listens."""
     log = folder / "log"
     with log.open("ab") as file:
         start = log.stat().st_size
         executor = subprocess.Popen(
-            command(folder, *options, tier=tier), stderr=file, env=variables(**more)
+            [*under, *command(folder, *options, tier=tier)], stderr=file, env=variables(**more)
         )
         try:
             await until(
@@ -362,3 +367,45 @@ async def test_traces_are_sent_where_they_are_asked_for(tmp_path: Path) -> None:
     assert bytes.fromhex(trace) in sent
     assert b"executor.execution" in sent
     assert b"stockade.ran" in sent
+
+
+UNIT = Path(__file__).parents[3] / "deploy/systemd/stockade-executor.service"
+
+
+@pytest.mark.parametrize("tier", SERVED)
+@pytest.mark.skipif(os.geteuid() != 0, reason="the unit is for root")
+async def test_the_units_capabilities_are_enough(tier: Tier, tmp_path: Path) -> None:
+    lines = UNIT.read_text().splitlines()
+    assert "NoNewPrivileges=yes" in lines
+    sets = [line.partition("=")[2] for line in lines if line.startswith("CapabilityBoundingSet=")]
+    kept = [f"+{name.removeprefix('CAP_').lower()}" for name in " ".join(sets).split()]
+    under = [
+        "setpriv",
+        "--no-new-privs",
+        "--inh-caps=-all",
+        "--bounding-set",
+        ",".join(["-all", *kept]),
+    ]
+    async with process(tmp_path, tier=tier, under=under) as (executor, caller):
+        status = Path(f"/proc/{executor.pid}/status").read_text()
+        assert "NoNewPrivs:\t1" in status
+        assert "CapBnd:\t000001ffffffffff" not in status
+        assert (await caller.run("print(1)")).record.ok
+        session = f"/v1/sandboxes/{await caller.open()}"
+        body = "import time; time.sleep(60)"
+        async with caller.running(f"{session}/executions", source=body):
+            assert (await caller.call("POST", f"{session}/pause")).status == 204
+            assert (await caller.call("DELETE", session)).status == 204
+        executor.send_signal(signal.SIGTERM)
+        assert executor.wait(20) == 0
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_the_unit_is_one(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    text = UNIT.read_text().replace("/opt/stockade/bin/stockade", "/bin/true")
+    unit.write_text(text)
+    found = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], check=False, capture_output=True, text=True
+    )
+    assert (found.returncode, found.stderr) == (0, "")
