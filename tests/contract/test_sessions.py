@@ -580,6 +580,36 @@ async def test_all_its_processes_stand_still(real: ExecutionEnvironment) -> None
         assert (await soon(running.wait())).outcome is Outcome.CANCELLED
 
 
+async def test_a_program_is_paused_before_it_has_begun(port: Port) -> None:
+    heard = Heard()
+    async with await port(tick).open_session() as session:
+        for _ in range(3):
+            heard = Heard()
+            running = await session.start(source(TICK), on_output=heard)
+            await session.pause()
+            await asyncio.sleep(0.3)
+            assert await grown(heard) == 0
+            await session.resume()
+            await heard.until(b"...")
+            await running.cancel()
+            assert (await soon(running.wait())).outcome is Outcome.CANCELLED
+
+
+async def test_a_program_that_is_cancelled_while_it_is_paused(port: Port) -> None:
+    """Both at once: whichever comes first, the session works on."""
+    async with await port(Scripted(delay=60)).open_session() as session:
+        for _ in range(5):
+            running = await session.start(command("sleep", "60"))
+            pausing = asyncio.ensure_future(session.pause())
+            await asyncio.sleep(0)
+            await running.cancel()
+            await pausing
+            assert (await soon(running.wait())).outcome is Outcome.CANCELLED
+            await session.resume()
+        if not port.fake:
+            assert (await soon(session.run(command("true")))).ok
+
+
 async def test_a_paused_session_refuses_all_else(port: Port) -> None:
     async with await port().open_session() as session:
         await session.write_file("f", b"1")

@@ -65,15 +65,18 @@ class PidNamespaceBoundary:
         """Nothing was paused."""
 
     async def freeze(self) -> None:
-        """SIGSTOP to every process but the agent, which is pid 1."""
+        """SIGSTOP to every process: first to the agent, so that none is started meanwhile."""
+        self.signal_init(signal.SIGSTOP)
         await asyncio.to_thread(signal_below, self._init(), signal.SIGSTOP)
 
     async def thaw(self) -> None:
         """SIGCONT to every process, also to one that had stopped itself."""
         await asyncio.to_thread(signal_below, self._init(), signal.SIGCONT)
+        self.signal_init(signal.SIGCONT)
 
     def thaw_to_end(self) -> None:
-        """Nothing to do: the agent was not stopped, and SIGKILL ends a process that was."""
+        """The agent alone: what it kills dies, stopped or not."""
+        self.signal_init(signal.SIGCONT)
 
     def _init(self) -> int:
         if self._pidfd < 0 or self._gone.done():
