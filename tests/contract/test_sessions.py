@@ -610,6 +610,26 @@ async def test_a_program_that_is_cancelled_while_it_is_paused(port: Port) -> Non
             assert (await soon(session.run(command("true")))).ok
 
 
+async def test_the_last_word_counts(port: Port) -> None:
+    heard = Heard()
+    async with await port(tick).open_session() as session:
+        running = await session.start(source(TICK), on_output=heard)
+        await heard.until(b"...")
+        for _ in range(5):
+            await session.pause()
+            await session.resume()
+        await session.pause()
+        await asyncio.sleep(0.2)
+        assert await grown(heard) == 0
+        for _ in range(5):
+            await session.resume()
+            await session.pause()
+        await session.resume()
+        await heard.until(b"." * (len(heard.of(Stream.STDOUT)) + 3))
+        await running.cancel()
+        assert (await soon(running.wait())).outcome is Outcome.CANCELLED
+
+
 async def test_a_paused_session_refuses_all_else(port: Port) -> None:
     async with await port().open_session() as session:
         await session.write_file("f", b"1")
