@@ -142,6 +142,17 @@ async def test_the_second_signal_stops_at_once(tmp_path: Path) -> None:
 
 
 @NAMESPACE
+async def test_a_signal_ends_a_start(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        executor = subprocess.Popen(command(tmp_path), stderr=log, env=variables())
+    await until(lambda: "starting" in (tmp_path / "log").read_text())
+    executor.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(executor.wait, 10) == 0
+    assert "listening" not in (tmp_path / "log").read_text()
+    assert not (tmp_path / "s").exists()
+
+
+@NAMESPACE
 async def test_draining_by_a_call(tmp_path: Path) -> None:
     async with process(tmp_path) as (_, caller):
         assert (await caller.call("POST", "/v1/drain", b"", {"Authorization": None})).status == 401

@@ -47,6 +47,7 @@ async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | No
     group = _group(settings)
     pool = _room(settings, log)
     lock = None if listening.path is None else _hold(listening.path)
+    log.info("starting", pid=os.getpid())
     signals = _Signals()
     provider = _provider(settings.otlp_endpoint)
     try:
@@ -64,11 +65,16 @@ async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | No
             ) as server:
                 if group is not None and listening.path is not None:
                     shutil.chown(listening.path, group=group)
+                signals.ready()
                 log.info("listening", url=server.url, pid=os.getpid())
                 _notify("READY=1")
                 if on_ready is not None:
                     on_ready(server.url)
                 await _until_stopped(server, service, signals)
+    except asyncio.CancelledError:
+        if not signals.gave_up:
+            raise
+        log.info("stopped_before_it_was_ready")
     finally:
         signals.close()
         if lock is not None:
@@ -97,9 +103,11 @@ async def _until_stopped(server: BoundedServer, service: Service, signals: "_Sig
 
 
 class _Signals:
-    """How often the process was asked to end."""
+    """How often the process was asked to end. Until it is ready, that ends its start."""
 
     def __init__(self) -> None:
+        self.gave_up = False
+        self._starting = asyncio.current_task()
         self._count = 0
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -109,6 +117,13 @@ class _Signals:
     def _on_signal(self) -> None:
         self._count += 1
         self._news.set()
+        if self._starting is not None and not self.gave_up:
+            self.gave_up = True
+            self._starting.cancel()
+
+    def ready(self) -> None:
+        """From now on it is drained."""
+        self._starting = None
 
     async def wait(self, count: int) -> None:
         """Wait for so many of them."""
