@@ -675,7 +675,7 @@ async def test_the_wall_clock_goes_on_while_paused(port: Port, traits: Traits) -
     async def play(call: Call) -> Scripted:
         return next(plays)
 
-    seconds = 1.0 + traits.next_start_seconds
+    seconds = traits.seconds(1) + traits.next_start_seconds
     async with await port(play).open_session(small(wall_seconds=seconds)) as session:
         running = await session.start(command("sleep", "60"))
         await asyncio.sleep(0.2)
