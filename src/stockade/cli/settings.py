@@ -5,6 +5,7 @@ A section is a table of the file, ``[gateway]``, and a model that says what may 
 is refused with the name of the key: nothing that a person wrote is passed over.
 """
 
+import copy
 import difflib
 import importlib
 import json
@@ -91,7 +92,8 @@ def load(
     reasons = _unknown(written, known, source)
     for key, _ in _leaves(written, known):
         origins[key] = source
-    values = {name: part for name, part in written.items() if isinstance(part, dict)}
+    # A copy: what the environment says is not what every user can read in the file.
+    values = {name: copy.deepcopy(part) for name, part in written.items() if isinstance(part, dict)}
     reasons += _take_environment(values, known, environment, origins)
     if mode & stat.S_IROTH:
         reasons += [

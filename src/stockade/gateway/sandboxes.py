@@ -20,10 +20,10 @@ from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.listing import SandboxEntry
 from stockade.gateway.logs import Log
+from stockade.gateway.names import check_workspace
 from stockade.gateway.policy import Ceilings
 from stockade.gateway.schema import sandboxes
 from stockade.gateway.workspaces import Workspaces
-from stockade.gateway.workspaces import check_name as check_workspace
 from stockade.port import (
     ExecutionRequest,
     InvalidRequest,
@@ -65,7 +65,8 @@ class OpenSandbox:
         self.session = session
         self.entry = entry
         self.workspace = workspace
-        self.paused = False
+        self._paused = False
+        self._paused_in: Call | None = None
         self.running: Call | None = None
         """What runs in it, or waits to."""
         self.tier: Tier | None = request.tier
@@ -84,6 +85,17 @@ class OpenSandbox:
         if self.ending is not None:
             return SandboxState.ENDED
         return SandboxState.PAUSED if self.paused else SandboxState.OPEN
+
+    @property
+    def paused(self) -> bool:
+        """Until it is resumed, or the program ends that ran when it was paused."""
+        return self._paused and not (self._paused_in is not None and self._paused_in.done)
+
+    def note_pause(self, paused: bool) -> None:
+        """What the executor has done."""
+        self._paused = paused
+        running = self.running
+        self._paused_in = running if running is not None and not running.done else None
 
     def message(self) -> SandboxStateMessage:
         """For its owner. Asking extends nothing."""
@@ -244,13 +256,13 @@ class Sandboxes:
         """Stop its processes; its lease goes on."""
         async with self.watched(sandbox) as session:
             await session.pause()
-        sandbox.paused = True
+        sandbox.note_pause(True)
 
     async def resume(self, sandbox: OpenSandbox) -> None:
         """Let them go on."""
         async with self.watched(sandbox) as session:
             await session.resume()
-        sandbox.paused = False
+        sandbox.note_pause(False)
 
     async def close(self, sandbox: OpenSandbox) -> None:
         """Save its workspace, destroy it; returns when nothing of it lives.
