@@ -130,6 +130,7 @@ where = "{folder}/artefacts"
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Both, from ready to stopped: the gateway stops first."""
+        self._call("gateway", "--config", str(self.configuration), "--migrate")
         with self.executor, self.gateway:
             await self.wait_until_ready()
             yield self
@@ -160,7 +161,7 @@ where = "{folder}/artefacts"
                 "sandboxes=1000",
                 "executions_per_minute=1000000",
                 "cpu_seconds_per_day=1000000",
-                "memory_seconds_per_day=1G",
+                "memory_seconds_per_day=1000000000",
             )
             for word in ("--budget", budget)
         ]
@@ -169,12 +170,10 @@ where = "{folder}/artefacts"
 
     def command(self, *words: str) -> str:
         """What such a command of administration prints."""
-        done = subprocess.run(
-            [STOCKADE, *words, "--database", f"sqlite:///{self.folder}/gateway.db"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return self._call(*words, "--database", f"sqlite:///{self.folder}/gateway.db")
+
+    def _call(self, *words: str) -> str:
+        done = subprocess.run([STOCKADE, *words], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"stockade {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
