@@ -34,6 +34,27 @@ SKIPPED = pytest.StashKey[Counter[str]]()
 
 IN_MACHINES = ("test_programs.py",)
 """What always runs in microVMs, of tests/contract."""
+OVER_HTTP = ("test_control.py", "test_sessions.py", "test_streams.py")
+"""What of them always runs against an executor that is reached over HTTP."""
+BY_A_GATEWAY = ("test_control.py",)
+"""And with a gateway between."""
+NOT_OVER_HTTP = (
+    "test_many_programs_in_one_session", "test_counters_start_anew_with_each_program",
+    "test_an_idle_agent_that_stands_still_is_noticed",
+)  # fmt: skip
+"""Of these files: what takes seconds, and says nothing of HTTP."""
+NO_GATEWAYS = (
+    # The key says whose it is.
+    "test_two_tenants_at_once", "test_two_sessions_beside_each_other", "test_tier_and_image",
+    "test_a_tier_is_named",
+    # Whole workspaces it keeps, and gives to nobody.
+    "test_a_paused_session_refuses_all_else", "test_a_workspace_is_saved_and_restored",
+    "test_what_is_no_workspace_is_refused", "test_a_saved_workspace_that_was_cut_is_refused",
+    "test_a_restore_stays_within_the_disk", "test_what_a_program_made_is_saved_as_it_is",
+    "test_a_workspace_that_cannot_be_read_is_not_saved_in_part",
+    "test_a_hostile_archive_stays_in_its_sandbox", "test_a_save_that_is_abandoned_ends",
+)  # fmt: skip
+"""What a gateway's caller cannot ask for."""
 ATTACKS_IN_MACHINES = (
     "forged-frames", "signal-agent", "trace", "kernel-files", "device-nodes", "mounts", "set-id",
     "kernel-surface", "shared-places",
@@ -62,9 +83,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--every-tier"):
-        return
-    left_out = [item for item in items if takes_minutes(item)]
+    every = config.getoption("--every-tier")
+    left_out = [
+        item
+        for item in items
+        if item.name.startswith(tuple(f"{name}[gateway" for name in NO_GATEWAYS))
+        or (not every and takes_minutes(item))
+    ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
@@ -76,6 +101,10 @@ def takes_minutes(item: pytest.Item) -> bool:
         return vars(item).get("originalname") not in IN_DEDICATED
     if "tests/cases/" in item.nodeid:
         return repeats(item, OWN_KERNEL)
+    if "tests/contract/" in item.nodeid and "[remote" in item.name:
+        return item.path.name not in OVER_HTTP or item.name.startswith(NOT_OVER_HTTP)
+    if "tests/contract/" in item.nodeid and "[gateway" in item.name:
+        return item.path.name not in BY_A_GATEWAY
     if "tests/contract/" in item.nodeid and item.path.name not in IN_MACHINES:
         return repeats(item, {Tier.MICROVM})
     if "tests/bench/test_microvm.py" in item.nodeid:

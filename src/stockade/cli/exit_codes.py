@@ -8,6 +8,8 @@ NO_INPUT = 66  # EX_NOINPUT
 UNAVAILABLE = 69  # EX_UNAVAILABLE
 INTERNAL = 70  # EX_SOFTWARE
 HOST_IO = 74  # EX_IOERR
+LATER = 75  # EX_TEMPFAIL
+REFUSED = 77  # EX_NOPERM
 LOST = 115
 EGRESS_DENIED = 116
 OUTPUT = 117
@@ -90,7 +92,9 @@ TABLE: tuple[ExitCode, ...] = (
     ExitCode("69", "unavailable", "no boundary that is strong enough can be started here"),
     ExitCode("70", "", "a fault of Stockade itself"),
     ExitCode("74", "", "reading or writing on the host failed"),
-    ExitCode("115", "lost", "the sandbox died under the program"),
+    ExitCode("75", "", "a service refused it for now: a budget is used up"),
+    ExitCode("77", "", "a service refused it: no valid key, a policy, or nothing of that name"),
+    ExitCode("115", "lost", "the sandbox died under the program, or the answer did not come whole"),
     ExitCode("116", "egress_denied", "the program tried to reach what it may not"),
     ExitCode("117", "output", "too much was written", "--output-limit"),
     ExitCode("118", "inodes", "too many files and folders", "--inodes"),

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from stockade.cli.service import Service
     from stockade.executor.doctor.report import Report
     from stockade.port import ExecutionEnvironment, Tier
 
@@ -53,3 +54,5 @@ class Host(NamedTuple):
     stdout: int = 1
     stderr: int = 2
     open_for_calls: "Callable[[Collection[Tier]], AbstractAsyncContextManager[ExecutionEnvironment]]" = open_for_calls
+    service: "Service | None" = None
+    """Where they come from, if not from here."""

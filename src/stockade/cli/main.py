@@ -20,11 +20,21 @@ COMMANDS = {
     "run": ("stockade.cli.run", "Run a program that nobody reviewed in a sandbox of its own."),
     "doctor": ("stockade.cli.doctor", "Say what this machine can start, and how limits are kept."),
     "attack": ("stockade.cli.attack.command", "Try what the boundary must stop, on this machine."),
+    "up": ("stockade.cli.up", "Start executor and gateway, and show their state."),
+    "gateway": ("stockade.cli.gateway", "Serve the HTTP API to tenants, by way of executors."),
     "executor": ("stockade.cli.executor", "Serve executions over HTTP, to a gateway."),
+    "jobs": ("stockade.cli.jobs", "List, show, watch and cancel executions of a service."),
+    "sandboxes": ("stockade.cli.sandboxes", "List and close sandboxes of a service."),
     "image": ("stockade.cli.image", "Build what microVMs start from, and list what was built."),
     "config": ("stockade.cli.config", "Check the services' configuration, and show its values."),
+    "tenant": ("stockade.cli.tenant", "Say who may use the gateway, for what, and how much."),
+    "key": ("stockade.cli.key", "Make and revoke the keys that callers have."),
+    "audit": ("stockade.cli.audit", "Read the audit trail, and verify that nobody changed it."),
     "completion": ("stockade.cli.completion", "Print the completion script for a shell."),
 }
+
+AT_A_SERVICE = ("run", "jobs", "sandboxes")
+"""The commands that --url is for."""
 
 
 class Stockade(click.Group):
@@ -41,7 +51,16 @@ class Stockade(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        try:
+            module = importlib.import_module(COMMANDS[cmd_name][0])
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "stockade":
+                raise
+            raise Failure(
+                f"`stockade {cmd_name}` needs {error.name}: pip install 'stockade[service]'",
+                exit_codes.UNAVAILABLE,
+            ) from error
+        command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -101,7 +120,24 @@ def _guarded(run: Callable[[], object]) -> int:
     epilog="`stockade run --help` has examples. The exit codes are in the documentation.",
 )
 @click.version_option(stockade.__version__, prog_name="stockade", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.option(
+    "--url", metavar="URL", help="Run at this service, not on this machine; or STOCKADE_URL."
+)
+@click.option(
+    "--key-file", metavar="FILE", help="Has the key for it; else STOCKADE_KEY has the key itself."
+)
+@click.option("--ca", metavar="FILE", help="Certificates to trust instead of the system's.")
+@click.option(
+    "--client-certificate", metavar="FILE", help="A certificate to show, and its key, in one file."
+)
+@click.pass_context
+def cli(
+    ctx: click.Context,
+    url: str | None,
+    key_file: str | None,
+    ca: str | None,
+    client_certificate: str | None,
+) -> None:
     """Run code that nobody reviewed, inside a boundary with stated properties.
 
     \b
@@ -109,7 +145,30 @@ def cli() -> None:
     stockade run -c 'print(6 * 7)'
     stockade run -- node --version
     stockade doctor
+    stockade --url https://stockade.example run script.py
     """
+    command = ctx.invoked_subcommand
+    if command not in AT_A_SERVICE:
+        for option in ("url", "key_file", "ca", "client_certificate"):
+            if ctx.params[option] is not None:
+                raise click.UsageError(
+                    f"--{option.replace('_', '-')} is for {', '.join(AT_A_SERVICE)}; "
+                    f"{command} is about this machine",
+                    ctx,
+                )
+        return
+    url = url or os.environ.get("STOCKADE_URL")
+    if not url:
+        if key_file or ca or client_certificate:
+            raise click.UsageError("there is no --url that the key and certificates are for", ctx)
+        return
+    from stockade.cli import service
+
+    host = ctx.find_object(Host) or Host()
+    if ctx.resilient_parsing or host.service is not None:
+        return
+    found = service.find(url, key_file, ca, client_certificate)
+    ctx.obj = host._replace(service=found, open_environment=lambda _tiers: found.open())
 
 
 def main(host: Host | None = None) -> NoReturn:

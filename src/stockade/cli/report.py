@@ -73,8 +73,11 @@ def not_found(execution: "Execution") -> bool:
     return execution.outcome.value == "invalid" and execution.detail.startswith("no such program")
 
 
-def line(execution: "Execution") -> str | None:
-    """What happened, the limit, the option that raises it; ``None`` where all went well."""
+def line(execution: "Execution", *, here: bool = True) -> str | None:
+    """What happened, the limit, the option that raises it; ``None`` where all went well.
+
+    ``here``: it is this machine that ran it, or could not.
+    """
     outcome = execution.outcome.value
     if outcome == "ok":
         return None
@@ -86,7 +89,7 @@ def line(execution: "Execution") -> str | None:
         return execution.detail
     detail = execution.detail.rstrip(". ")
     text = outcome if detail in ("", outcome) else f"{outcome}: {detail}"
-    if outcome == "unavailable":
+    if outcome == "unavailable" and here:
         return f"{text}; `stockade doctor` says what this machine can start"
     name = execution.limit.name if execution.limit else exit_codes.LIMIT_OF_OUTCOME.get(outcome)
     if name is None:

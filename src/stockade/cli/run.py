@@ -19,6 +19,7 @@ from stockade.cli.options import (
     limits,
     refusal,
 )
+from stockade.cli.service import failure
 from stockade.port import (
     Command,
     Execution,
@@ -28,6 +29,7 @@ from stockade.port import (
     Program,
     PythonScript,
     PythonSource,
+    Refused,
     SandboxLost,
     SandboxRequest,
     Tier,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 _INTERPRETERS = {".js": "node", ".mjs": "node", ".sh": "sh"}
 _TRUST = SandboxRequest().trust
 _SOURCE_RULE = "the most that source may have"
+_INPUT_RULE = "the most that a job may be given"
 
 
 def _option(*names: str, section: str, **attributes: Any) -> Callable[[Any], Any]:
@@ -149,6 +152,12 @@ def _option(*names: str, section: str, **attributes: Any) -> Callable[[Any], Any
     f"{Tier.VM}, which boots a machine for each call, must be named]",
 )
 @_option(
+    "--detach",
+    is_flag=True,
+    section="Output",
+    help="Of a service: do not wait, print the job's id; `stockade jobs` has the rest.",
+)
+@_option(
     "--json",
     "as_json",
     is_flag=True,
@@ -178,6 +187,7 @@ def run(
     variables: tuple[str, ...],
     trust: TrustLevel,
     tier: Tier | None,
+    detach: bool,
     as_json: bool,
     verbose: bool,
     **ceilings: float | None,
@@ -199,6 +209,8 @@ def run(
     stockade run --json -c 'print(1)' | jq -r .stdout.head.text
     """
     host = ctx.find_object(Host) or Host()
+    if detach:
+        _require_detachable(host, tty, artefacts, result, as_json)
     chosen = limits(ceilings)
     targets = _targets(artefacts, result, force, as_json)
     script = _script(words, code, fresh, dashes=ctx.meta["stockade.dashes"], host=host)
@@ -206,7 +218,7 @@ def run(
     environment = _variables(variables)
     stdin = _stdin(host, input_file, used_up=script.from_stdin)
     size = None
-    if _wants_terminal(host, tty, stdin, as_json):
+    if not detach and _wants_terminal(host, tty, stdin, as_json):
         from stockade.cli import terminal
 
         size = terminal.size(host.stdout)
@@ -223,8 +235,43 @@ def run(
         sandbox = SandboxRequest(limits=chosen, trust=trust, tier=tier)
     except InvalidRequest as error:
         raise click.UsageError(refusal(error)) from None
+    if detach:
+        content = b""
+        if stdin is not None and input_file is not None:
+            # Nobody waits whom it could be asked of later.
+            content = files.read_bounded(stdin, "--input", MAX_SOURCE_BYTES, _INPUT_RULE)
+        return _submit(ctx, host, request, sandbox, content)
     conducted = _conduct(host, request, sandbox, stdin, live=not as_json)
     return _finish(host, conducted, targets, as_json=as_json, verbose=verbose)
+
+
+def _require_detachable(
+    host: Host, tty: bool | None, artefacts: tuple[str, ...], result: str | None, as_json: bool
+) -> None:
+    if host.service is None:
+        raise click.UsageError("--detach: is for a service: stockade --url URL run --detach ...")
+    for option, given in (
+        ("--tty", bool(tty)),
+        ("--artefact", bool(artefacts)),
+        ("--result", result is not None),
+        ("--json", as_json),
+    ):
+        if given:
+            raise click.UsageError(f"--detach: nobody waits for what {option} is to deliver")
+
+
+def _submit(
+    ctx: click.Context,
+    host: Host,
+    request: ExecutionRequest,
+    sandbox: SandboxRequest,
+    stdin: bytes,
+) -> int:
+    from stockade.cli.asking import ask
+
+    identity = ask(ctx, lambda environment: environment.jobs.submit(request, sandbox, stdin=stdin))
+    _print(host, identity.encode() + b"\n")
+    return exit_codes.OK
 
 
 class _Script(NamedTuple):
@@ -386,7 +433,11 @@ def _conduct(
         why = refusal_of(sandbox.trust, sandbox.tier, missing) if missing else str(error)
         _fail(host, Execution(Outcome.UNAVAILABLE, why), as_json=not live)
     except InvalidRequest as error:
+        if error.field in ("url", "key", "ca", "client_certificate"):
+            raise failure(error) from None
         raise click.UsageError(refusal(error)) from None
+    except Refused as error:
+        raise failure(error) from None
     except SandboxLost as error:
         _fail(host, Execution(Outcome.LOST, str(error)), as_json=not live)
     except OSError as error:
@@ -398,7 +449,7 @@ def _fail(host: Host, execution: Execution, *, as_json: bool) -> NoReturn:
     code = report.exit_code(execution)
     if as_json:
         _print_record(host, execution, code)
-    raise Failure(report.line(execution) or "", code)
+    raise Failure(report.line(execution, here=host.service is None) or "", code)
 
 
 def _print_record(host: Host, execution: Execution, code: int) -> None:

@@ -5,6 +5,7 @@ A section is a table of the file, ``[gateway]``, and a model that says what may 
 is refused with the name of the key: nothing that a person wrote is passed over.
 """
 
+import copy
 import difflib
 import importlib
 import json
@@ -76,12 +77,14 @@ def load(
     known: Mapping[str, type[BaseModel]],
     *,
     wanted: typing.Collection[str] = (),
+    others: typing.Collection[str] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
     """Read the file and the environment. Raises :class:`SettingsError`.
 
     ``known``: every section there is. ``wanted``: those that are made even where nothing is said of
-    them; the others are judged, and made, where something is.
+    them; the rest is judged, and made, where something is, but ``others``: these are another
+    process's, whose secrets this one may not be able to read.
     """
     source = "" if path is None else str(path)
     origins: dict[str, str] = {}
@@ -89,7 +92,8 @@ def load(
     reasons = _unknown(written, known, source)
     for key, _ in _leaves(written, known):
         origins[key] = source
-    values = {name: part for name, part in written.items() if isinstance(part, dict)}
+    # A copy: what the environment says is not what every user can read in the file.
+    values = {name: copy.deepcopy(part) for name, part in written.items() if isinstance(part, dict)}
     reasons += _take_environment(values, known, environment, origins)
     if mode & stat.S_IROTH:
         reasons += [
@@ -101,7 +105,7 @@ def load(
         raise SettingsError(reasons)
     sections: dict[str, BaseModel] = {}
     for name, model in known.items():
-        if name not in values and name not in wanted:
+        if name in others or (name not in values and name not in wanted):
             continue
         try:
             # As JSON, and strict: text is taken for a path or a word of a list, never for a number.

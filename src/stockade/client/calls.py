@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from stockade.api import headers as names
 from stockade.api.frames import MEDIA_TYPE
 from stockade.client.execution import RemoteExecution, Wanted
-from stockade.client.transport import Interrupted, Transport
+from stockade.client.transport import Interrupted, Outgoing, Transport
 from stockade.port import ExecutionRequest, InvalidRequest, Limits, OutputSink, StandardInput
 
 MOST_INLINE_BYTES = 256 * 1024
@@ -62,12 +62,16 @@ async def begin(
     headers = transport.headers(
         tenant, {"Accept": MEDIA_TYPE, "Content-Type": "application/json", **identity}
     )
+    body: bytes | Outgoing = message
+    if len(message) > MOST_INLINE_BYTES:
+        body = Outgoing(message)  # in pieces, or the loop would stand still for all of it
+        headers["Content-Length"] = str(len(message))
     response = None
     seconds = transport.timeouts.start
     try:
         async with asyncio.timeout(seconds):
             response = await transport.send(
-                "POST", path, headers, message, repeatable=names.IDEMPOTENCY_KEY in identity
+                "POST", path, headers, body, repeatable=names.IDEMPOTENCY_KEY in identity
             )
             if response.status != 200:
                 await transport.require(response)

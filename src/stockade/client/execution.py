@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from stockade.api import headers as names
 from stockade.api.frames import (
     MEDIA_TYPE,
+    MOST_JSON_BYTES,
     Frame,
     FrameDecoder,
     FrameType,
@@ -45,9 +46,11 @@ from stockade.port import (
     StockadeError,
     Stream,
     TerminalSize,
+    Unavailable,
 )
 from stockade.port.capture import Capture
 
+MAY_HAVE_RUN: Final = "; the program may have run"
 SINK_SECONDS: Final = 0.5
 """How long a sink may still take output after the execution was cancelled."""
 _END_SECONDS = 30.0
@@ -65,7 +68,8 @@ class Wanted:
     """What was asked for, as far as what comes is judged by it."""
 
     limits: Limits
-    artefacts: tuple[str, ...]
+    artefacts: tuple[str, ...] | None
+    """``None``: nobody here knows."""
 
     @property
     def most_bytes(self) -> int:
@@ -76,6 +80,8 @@ class Wanted:
     @property
     def most_record_bytes(self) -> int:
         """Of the record without its bytes."""
+        if self.artefacts is None:
+            return MOST_JSON_BYTES
         return _MOST_RECORD_BYTES + len(self.artefacts) * _MOST_BYTES_PER_ARTEFACT
 
 
@@ -113,6 +119,8 @@ class FrameReader:
 
     async def finish(self) -> None:
         """Behind the last frame: let the connection serve again, if the body ends soon."""
+        if not self._ready and self._response.content.at_eof():
+            return  # the usual case: the end came with the frame, and the connection is free
         try:
             async with asyncio.timeout(_TAIL_SECONDS):
                 if self._ready or await self._transport.piece(self._response):
@@ -138,13 +146,16 @@ class RemoteExecution:
         tenant: str | None,
         on_output: OutputSink | None,
         id: str | None,  # noqa: A002 - the word of the API
+        owned: bool = True,
     ) -> None:
+        """``owned``: it lives no longer than somebody waits for it. Else it is watched only."""
         self.id = id or ""
         """Its id, which the service made unless the caller did; empty where none was heard."""
         self._transport = transport
         self._wanted = wanted
         self._tenant = tenant
         self._on_output = on_output
+        self._owned = owned
         self._loop = asyncio.get_running_loop()
         self._record: asyncio.Future[Execution] = self._loop.create_future()
         self._record.add_done_callback(_see)
@@ -266,6 +277,10 @@ class RemoteExecution:
             execution = replace(execution, outcome=Outcome.LOST, detail=self._cut)
         if self._callers_error is not None:
             self._record.set_exception(self._callers_error)
+        elif not whole and not self._owned:
+            self._record.set_exception(
+                Unavailable(f"{execution.detail.removesuffix(MAY_HAVE_RUN)}; {self.id} goes on")
+            )
         else:
             self._record.set_result(execution)
         # Nobody waits for this any more.
@@ -303,9 +318,10 @@ class RemoteExecution:
         self._heard += len(data)
         if self._heard > self._wanted.limits.output_bytes:
             raise Interrupted("it broke the protocol: more output than limits.output_bytes")
-        if stream not in self._captures:
-            self._captures[stream] = Capture(self._wanted.limits.record_bytes)
-        self._captures[stream].add(data)
+        if self._owned:  # for a record of what was lost
+            if stream not in self._captures:
+                self._captures[stream] = Capture(self._wanted.limits.record_bytes)
+            self._captures[stream].add(data)
         if self._on_output is None or self._muted or not data:
             return
         since = self._loop.time()
@@ -361,6 +377,9 @@ class RemoteExecution:
                 raise
 
     async def _cancel(self) -> None:
+        if not self._owned and self._frames is not None:
+            self._frames.break_off("it is watched no more")
+            return
         self._loop.call_later(SINK_SECONDS, self._mute)
         if self._frames is not None:
             soon = self._loop.time() + _END_SECONDS
@@ -403,7 +422,7 @@ class RemoteExecution:
         empty = Capture(0).captured()
         return Execution(
             Outcome.LOST,
-            f"{self._transport}: {why}; the program may have run",
+            f"{self._transport}: {why}{MAY_HAVE_RUN}",
             stdout=kept.get(Stream.STDOUT, empty),
             stderr=kept.get(Stream.STDERR, empty),
         )
@@ -431,7 +450,8 @@ def contradiction(execution: Execution, wanted: Wanted) -> str | None:
         return "a result above limits.result_bytes"
     came = [artefact.name for artefact in execution.artefacts]
     came += [missing.name for missing in execution.missing_artefacts]
-    if len(set(came)) < len(came) or not set(came) <= set(wanted.artefacts):
+    known = came if wanted.artefacts is None else wanted.artefacts
+    if len(set(came)) < len(came) or not set(came) <= set(known):
         return "artefacts that nobody asked for"
     for artefact in execution.artefacts:
         if artefact.digest != "sha256:" + hashlib.sha256(artefact.data).hexdigest():

@@ -12,6 +12,7 @@ from stockade.api.answers import SandboxList, SandboxStateMessage
 from stockade.api.headers import is_identifier
 from stockade.client import address, calls, messages
 from stockade.client.execution import RemoteExecution
+from stockade.client.jobs import RemoteJobs
 from stockade.client.session import MOST_LIST_BYTES, RemoteSession
 from stockade.client.transport import Interrupted, Timeouts, Transport, client_tls, parsed
 from stockade.port import (
@@ -185,6 +186,7 @@ class RemoteEnvironment:
             told.id,
             wanted.limits,
             tenant=tenant,
+            generation=told.generation,
             keep_alive=lease_seconds if keep_alive else None,
             on_close=self._sessions.discard,
         )
@@ -194,10 +196,17 @@ class RemoteEnvironment:
             self._require_open()
         return session
 
-    def session(self, id: str, sandbox: SandboxRequest | None = None) -> RemoteSession:  # noqa: A002
+    def session(
+        self,
+        id: str,  # noqa: A002
+        sandbox: SandboxRequest | None = None,
+        *,
+        generation: int | None = None,
+    ) -> RemoteSession:
         """A session that is open already. Its lease stays as it is, and it stays open at the end.
 
-        ``sandbox``: as it was asked for, by which what comes of it is judged.
+        ``sandbox``: as it was asked for, by which what comes of it is judged. ``generation``: of
+        an executor's, what its state said.
         """
         self._require_open()
         calls.identity(id)
@@ -206,9 +215,15 @@ class RemoteEnvironment:
             id,
             (sandbox or _DEFAULT).limits,
             tenant=self._tenant(sandbox),
+            generation=generation,
             keep_alive=None,
             on_close=self._sessions.discard,
         )
+
+    @property
+    def jobs(self) -> RemoteJobs:
+        """Executions that nobody waits for."""
+        return RemoteJobs(self._transport, self._require_open)
 
     async def sandboxes(self, *, tenant: str | None = None) -> list[SandboxStateMessage]:
         """The sessions that are open. ``tenant``: whose, of an executor."""

@@ -9,13 +9,15 @@ from typing import Self
 import aiohttp
 from pydantic import ValidationError
 
+from stockade.api import headers as names
 from stockade.api.answers import FolderMessage, SandboxStateMessage
+from stockade.api.frames import MEDIA_TYPE, FrameType
 from stockade.api.headers import encode_path
-from stockade.api.problems import Code
+from stockade.api.problems import Code, Problem
 from stockade.api.requests import LeaseMessage
 from stockade.client import calls, messages
-from stockade.client.execution import RemoteExecution
-from stockade.client.transport import Interrupted, Outgoing, Transport, parsed
+from stockade.client.execution import FrameReader, RemoteExecution
+from stockade.client.transport import Interrupted, Outgoing, Transport, error_of, parsed
 from stockade.port import (
     MIB,
     Execution,
@@ -37,6 +39,8 @@ MOST_LIST_BYTES = 64 * MIB
 _BYTES_PER_FILE = 4096
 """What a saved workspace may have for a file beside its content."""
 _LEAST_PAUSE = 0.5
+# What was abandoned may run on for a moment, and nothing else begins meanwhile.
+_ABANDONED_SECONDS, _AGAIN_SECONDS = 5.0, 0.02
 
 
 class RemoteSession:
@@ -49,17 +53,24 @@ class RemoteSession:
         limits: Limits,
         *,
         tenant: str | None,
+        generation: int | None,
         keep_alive: float | None,
         on_close: Callable[["RemoteSession"], None],
     ) -> None:
-        """``keep_alive``: the lease, in seconds, that is extended until it is closed."""
+        """``keep_alive``: the lease, in seconds, that is extended until it is closed.
+
+        ``generation``: what tells it, of an executor, from another that has its id.
+        """
         self.id = id
         self._transport = transport
         self._path = f"/v1/sandboxes/{id}"
         self._limits = limits
         self._tenant = tenant
+        self._meant = {} if generation is None else {names.GENERATION: str(generation)}
         self._on_close = on_close
         self._running: RemoteExecution | None = None
+        self._abandoned = False
+        self._gone = False
         self._closing: asyncio.Task[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
         if keep_alive is not None:
@@ -84,21 +95,30 @@ class RemoteSession:
         self._require_open()
         if self._running is not None and not self._running.done:
             raise InvalidRequest("session", "a program runs in it; wait for its end")
-        identity = calls.identity(id, idempotency_key)
+        identity = {**calls.identity(id, idempotency_key), **self._meant}
         message = messages.program(request, calls.inline(stdin))
-        with self._understood():
-            self._running = await calls.begin(
-                self._transport,
-                f"{self._path}/executions",
-                message,
-                request,
-                self._limits,
-                tenant=self._tenant,
-                identity=identity,
-                stdin=stdin,
-                on_output=on_output,
-            )
-        return self._running
+        give_up = asyncio.get_running_loop().time() + _ABANDONED_SECONDS
+        while True:
+            try:
+                with self._understood():
+                    self._running = await calls.begin(
+                        self._transport,
+                        f"{self._path}/executions",
+                        message,
+                        request,
+                        self._limits,
+                        tenant=self._tenant,
+                        identity=identity,
+                        stdin=stdin,
+                        on_output=on_output,
+                    )
+                self._abandoned = False
+                return self._running
+            except InvalidRequest as error:
+                late = asyncio.get_running_loop().time() > give_up
+                if error.field != "session" or not self._abandoned or late:
+                    raise
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     async def run(
         self,
@@ -145,24 +165,33 @@ class RemoteSession:
                 f"{self._path}/folders/{encode_path(path)}",
                 tenant=self._tenant,
                 most_bytes=MOST_LIST_BYTES,
+                more=self._meant,
             )
             folder = parsed(FolderMessage, answer)
         return [WorkspaceEntry(entry.name, entry.kind, entry.size) for entry in folder.entries]
 
     async def save(self) -> AsyncIterator[bytes]:
-        """The whole workspace, as bytes for ``restore``."""
+        """The whole workspace, as bytes for ``restore``. Of an executor's session alone."""
         self._require_open()
+        self._require_executor()
         limits = self._limits
         most = limits.disk_bytes + limits.inodes * _BYTES_PER_FILE + MIB
-        with self._understood():
-            pieces = self._get("/workspace", most)
-            async with contextlib.aclosing(pieces):
-                async for piece in pieces:
-                    yield piece
+        ended = False
+        try:
+            with self._understood():
+                pieces = self._saved(most)
+                async with contextlib.aclosing(pieces):
+                    async for piece in pieces:
+                        yield piece
+            ended = True
+        finally:
+            # By its connection, which is closed now: the service hears of that in a moment.
+            self._abandoned = not ended
 
     async def restore(self, content: bytes | AsyncIterable[bytes]) -> None:
-        """Put what ``save`` gave into the workspace."""
+        """Put what ``save`` gave into the workspace. Of an executor's session alone."""
         self._require_open()
+        self._require_executor()
         with self._understood():
             await self._put("/workspace", content)
 
@@ -180,7 +209,7 @@ class RemoteSession:
         """What it is doing, and what is left of its lease; extends nothing."""
         self._require_open()
         with self._understood():
-            answer = await self._transport.ask("GET", self._path, tenant=self._tenant)
+            answer = await self._ask("GET")
             return parsed(SandboxStateMessage, answer)
 
     async def extend(self, seconds: float) -> SandboxStateMessage:
@@ -191,12 +220,7 @@ class RemoteSession:
         except ValidationError:
             raise InvalidRequest("seconds", f"{seconds!r} is not a number above 0") from None
         with self._understood():
-            answer = await self._transport.ask(
-                "POST",
-                f"{self._path}/lease",
-                tenant=self._tenant,
-                message=message.model_dump_json().encode(),
-            )
+            answer = await self._ask("POST", "/lease", message.model_dump_json().encode())
             return parsed(SandboxStateMessage, answer)
 
     async def close(self) -> None:
@@ -210,7 +234,7 @@ class RemoteSession:
 
     async def _close(self) -> None:
         try:
-            await self._transport.ask("DELETE", self._path, tenant=self._tenant)
+            await self._ask("DELETE")
         except SandboxLost:
             pass
         except Refused as error:
@@ -243,7 +267,7 @@ class RemoteSession:
             except Unavailable:
                 pause = max(_LEAST_PAUSE, pause / 2)
             except SandboxLost:
-                if self._closing is not None:
+                if self._gone or self._closing is not None:
                     return
                 pause = max(_LEAST_PAUSE, pause / 2)
             except StockadeError:
@@ -255,12 +279,22 @@ class RemoteSession:
     async def _do(self, what: str) -> None:
         self._require_open()
         with self._understood():
-            await self._transport.ask("POST", f"{self._path}/{what}", tenant=self._tenant)
+            await self._ask("POST", f"/{what}")
+
+    async def _ask(self, method: str, path: str = "", message: bytes | None = None) -> bytes:
+        return await self._transport.ask(
+            method, self._path + path, tenant=self._tenant, message=message, more=self._meant
+        )
 
     async def _put(self, path: str, content: bytes | AsyncIterable[bytes]) -> None:
         body = Outgoing(content)
         headers = self._transport.headers(
-            self._tenant, {"Content-Type": "application/octet-stream", "Accept": "application/json"}
+            self._tenant,
+            {
+                "Content-Type": "application/octet-stream",
+                "Accept": "application/json",
+                **self._meant,
+            },
         )
         if isinstance(content, bytes):
             headers["Content-Length"] = str(len(content))
@@ -281,8 +315,35 @@ class RemoteSession:
                 "it does not take what is sent, or does not say that it has"
             ) from None
 
+    async def _saved(self, most_bytes: int) -> AsyncGenerator[bytes, None]:
+        headers = self._transport.headers(self._tenant, {"Accept": MEDIA_TYPE, **self._meant})
+        response = await self._transport.send("GET", f"{self._path}/workspace", headers)
+        try:
+            await self._transport.require(response)
+            if response.content_type != MEDIA_TYPE:
+                raise Interrupted("its answer is not in frames")
+            frames = FrameReader(self._transport, response)
+            taken = 0
+            while (frame := await frames.next()).type is not FrameType.END:
+                if frame.type is FrameType.PROBLEM:
+                    raise error_of(parsed(Problem, frame.payload))
+                if frame.type is not FrameType.BLOB:
+                    raise Interrupted(f"it broke the protocol: {frame.type.name} out of place")
+                taken += len(frame.payload)
+                if taken > most_bytes:
+                    raise Interrupted(
+                        f"it sends more than the {most_bytes} bytes that can be there"
+                    )
+                yield frame.payload
+            await frames.finish()
+        except BaseException:
+            response.close()
+            raise
+
     async def _get(self, path: str, most_bytes: int) -> AsyncGenerator[bytes, None]:
-        headers = self._transport.headers(self._tenant, {"Accept": "application/octet-stream"})
+        headers = self._transport.headers(
+            self._tenant, {"Accept": "application/octet-stream", **self._meant}
+        )
         response = await self._transport.send("GET", self._path + path, headers)
         try:
             await self._transport.require(response)
@@ -306,6 +367,13 @@ class RemoteSession:
         if self._closing is not None:
             raise SandboxLost("the session is closed")
 
+    def _require_executor(self) -> None:
+        if self._tenant is None:
+            raise Unavailable(
+                "a gateway gives no workspace out: it keeps those that have a name, "
+                "open_session(workspace=NAME)"
+            )
+
     @contextlib.contextmanager
     def _understood(self, path: str | None = None) -> Iterator[None]:
         """What a refusal means of a session. ``path``: whose file it is about."""
@@ -315,6 +383,7 @@ class RemoteSession:
             raise FileRefused(error.path if path is None else path, error.reason) from None
         except Refused as error:
             if error.code == Code.NOT_FOUND:
+                self._gone = True
                 raise SandboxLost(
                     f"there is no session {self.id} any more: it was closed, or its lease ended"
                 ) from None

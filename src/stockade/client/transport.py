@@ -356,7 +356,7 @@ class Transport:
         if url is None:
             # Encoded: what was spelled byte by byte is not to be spelled anew.
             url = URL(self._address.base + path, encoded=True)
-            if path.count("/") < 3:
+            if path.count("/") < 3 and "?" not in path:
                 self._urls[path] = url
         return url
 
@@ -452,6 +452,10 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 def _reason(error: Any) -> str:
     """In the words of the system where it has some."""
     inner = getattr(error, "os_error", None) or error
+    if isinstance(inner, ssl.SSLError):  # whose number is no error of the system's
+        why = getattr(inner, "verify_message", None) or inner.reason or str(inner)
+        verifying = isinstance(inner, ssl.SSLCertVerificationError)
+        return spoken(f"its certificate is not believed: {why}" if verifying else f"TLS: {why}")
     number = getattr(inner, "errno", None)
     if isinstance(number, int) and number in errno.errorcode:
         return os.strerror(number)  # asyncio's own text repeats the address

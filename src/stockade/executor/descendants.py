@@ -31,6 +31,24 @@ def signal_below(init: int, number: signal.Signals) -> None:
             return  # who goes on may fork, and what it forks was never stopped
 
 
+def stand_still(init: int) -> bool:
+    """Whether every process below ``init`` is stopped; of none: yes."""
+    return all(_state(pid) in b"TtZX" for pid, _ in _below(init))
+
+
+def go_on(init: int) -> bool:
+    """Whether no process below ``init`` is stopped."""
+    return all(_state(pid) not in b"T" for pid, _ in _below(init))
+
+
+def _state(pid: int) -> bytes:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return b"X"
+    return stat[stat.rindex(b")") + 2 :].split()[0]
+
+
 def _below(init: int) -> set[tuple[int, int]]:
     """Pid and start, by which a pid that is used again is told from it."""
     if init <= 0:

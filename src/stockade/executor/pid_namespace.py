@@ -65,17 +65,22 @@ class PidNamespaceBoundary:
         """Nothing was paused."""
 
     async def freeze(self) -> None:
-        """SIGSTOP to every process but the agent, which is pid 1."""
-        await asyncio.to_thread(signal_below, self._init(), signal.SIGSTOP)
+        """SIGSTOP to every process: first to the agent, so that none is started meanwhile."""
+        self.signal_init(signal.SIGSTOP)
+        await asyncio.to_thread(signal_below, self.init, signal.SIGSTOP)
 
     async def thaw(self) -> None:
         """SIGCONT to every process, also to one that had stopped itself."""
-        await asyncio.to_thread(signal_below, self._init(), signal.SIGCONT)
+        await asyncio.to_thread(signal_below, self.init, signal.SIGCONT)
+        self.signal_init(signal.SIGCONT)
 
     def thaw_to_end(self) -> None:
-        """Nothing to do: the agent was not stopped, and SIGKILL ends a process that was."""
+        """The agent alone: what it kills dies, stopped or not."""
+        self.signal_init(signal.SIGCONT)
 
-    def _init(self) -> int:
+    @property
+    def init(self) -> int:
+        """The host's pid of pid 1 of the namespace; -1 when it is gone."""
         if self._pidfd < 0 or self._gone.done():
             return -1
         return process_of(self._pidfd)

@@ -76,6 +76,9 @@ class Sandbox:
         """Stop all that the guest runs."""
         self.frozen = True
         await self.boundary.freeze()
+        if not self.frozen:
+            # Its program was ended meanwhile, and what waits for the next one is not to stand still.
+            await self.boundary.thaw()
 
     async def thaw(self) -> None:
         """Let it go on."""

@@ -1,17 +1,21 @@
 """The walls of a sandbox whose kernel is its own: a supervised process tree, known by its init."""
 
+import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.cgroups import GuestCeilings, GuestCgroup
+from stockade.executor.descendants import go_on, stand_still
 from stockade.executor.pid_namespace import PidNamespaceBoundary
 from stockade.port import Enforcement, Limits, Tier
 
 # A ceiling of the pids controller would strike the kernel itself, which crashes when it cannot
 # start a thread.
 NO_CEILING: Final = 1 << 15
+_TRIES: Final = 100
+_PAUSE_SECONDS: Final = 0.01
 
 
 class ProcessTree(Protocol):
@@ -77,11 +81,19 @@ class SupervisedBoundary(PidNamespaceBoundary):
 
     async def freeze(self) -> None:
         """The kernel stands still, its agent too."""
-        SupervisedBoundary.pause(self)
+        await self._signal_until(signal.SIGUSR1, stand_still)
 
     async def thaw(self) -> None:
         """It goes on."""
-        self.thaw_to_end()
+        await self._signal_until(signal.SIGUSR2, go_on)
+
+    async def _signal_until(self, number: signal.Signals, done: Callable[[int], bool]) -> None:
+        """Until it is so: of two signals that wait for the init, not the first one sent comes first."""
+        for _ in range(_TRIES):
+            self.signal_init(number)
+            if await asyncio.to_thread(done, self.init):
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     def thaw_to_end(self) -> None:
         """The agent is needed for it."""

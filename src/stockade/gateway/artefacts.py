@@ -5,22 +5,22 @@ that nobody knows, and a sweep removes them.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from stockade.gateway import cursors
+from stockade.gateway import cursors, holdings
 from stockade.gateway.blobs import BlobGone, Blobs
 from stockade.gateway.clock import SECOND
 from stockade.gateway.database import Database
 from stockade.gateway.journal import Action
 from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
-from stockade.gateway.policy import Budgets
-from stockade.gateway.schema import artefacts, tenants
+from stockade.gateway.schema import artefacts
 from stockade.gateway.writer import Turn
 from stockade.port import Execution, InvalidRequest, MissingArtefact, Refused
 
@@ -197,9 +197,7 @@ class ArtefactStore:
             if there > turn.now:
                 return None
             # Expired, and not yet swept: its bytes are then known to nobody, and are swept as such.
-            turn.connection.execute(
-                delete(artefacts).where(artefacts.c.tenant == tenant, artefacts.c.digest == digest)
-            )
+            _remove(turn, (artefacts.c.tenant == tenant) & (artefacts.c.digest == digest))
         refused = _over_budget(turn, tenant, size)
         if refused is not None:
             return refused
@@ -214,34 +212,29 @@ class ArtefactStore:
                 expires_at=entered.expires_at,
             )
         )
+        holdings.change(turn, tenant, artefacts=holdings.counted(size))
         turn.journal.add(Action.ARTEFACT_KEPT, digest, tenant=tenant, facts={"size": size})
         return entered
 
 
 def _over_budget(turn: Turn, tenant: str, more: int) -> Refused | None:
-    used = turn.connection.scalar(
-        select(func.coalesce(func.sum(artefacts.c.size), 0)).where(artefacts.c.tenant == tenant)
-    )
-    text = turn.connection.scalar(select(tenants.c.budgets).where(tenants.c.name == tenant))
-    budget = 0 if text is None else Budgets.model_validate_json(text).artefact_bytes
-    if int(used or 0) + more <= budget:
+    used, _, budgets = holdings.read(turn, tenant)
+    if used + holdings.counted(more) <= budgets.artefact_bytes:
         return None
     return Refused(
         "budget_exhausted",
-        f"{used} bytes of artefacts are kept, of {budget}; {more} more do not fit: delete some",
+        f"{used} bytes of artefacts are kept, of {budgets.artefact_bytes}; {more} more do not fit "
+        f"(each counts for {holdings.SMALLEST} at least): delete some",
     )
 
 
 def _delete(turn: Turn, caller: Caller, digest: str) -> str | Refused:
-    place = turn.connection.scalar(
-        delete(artefacts)
-        .where(artefacts.c.tenant == caller.tenant, artefacts.c.digest == _plain(digest))
-        .returning(artefacts.c.place)
-    )
-    if place is None:
+    mine = artefacts.c.tenant == caller.tenant
+    places = _remove(turn, mine & (artefacts.c.digest == _plain(digest)))
+    if not places:
         return _absent()
     turn.journal.add(Action.ARTEFACT_DELETED, digest, tenant=caller.tenant, key_id=caller.key_id)
-    return str(place)
+    return places[0]
 
 
 def _expire(turn: Turn) -> list[str]:
@@ -251,11 +244,22 @@ def _expire(turn: Turn) -> list[str]:
         .order_by(artefacts.c.expires_at)
         .limit(_TOGETHER)
     )
-    return list(
-        turn.connection.scalars(
-            delete(artefacts).where(artefacts.c.place.in_(over)).returning(artefacts.c.place)
-        )
-    )
+    return _remove(turn, artefacts.c.place.in_(over))
+
+
+def _remove(turn: Turn, which: Any) -> list[str]:
+    """Remove rows, and count them no more; return the places of their bytes."""
+    rows = turn.connection.execute(
+        delete(artefacts)
+        .where(which)
+        .returning(artefacts.c.tenant, artefacts.c.size, artefacts.c.place)
+    ).all()
+    freed = Counter[str]()
+    for row in rows:
+        freed[row.tenant] += holdings.counted(row.size)
+    for tenant, size in freed.items():
+        holdings.change(turn, tenant, artefacts=-size)
+    return [row.place for row in rows]
 
 
 def _list(

@@ -1,11 +1,12 @@
 """Reading the audit trail, and finding out whether it is as it was written."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from stockade.gateway.clock import spell
 from stockade.gateway.database import Database
@@ -13,7 +14,7 @@ from stockade.gateway.journal import GENESIS, MAX_SUBJECT, chained, escaped
 from stockade.gateway.schema import audit, audit_head
 from stockade.port import InvalidRequest
 
-MAX_PAGE: Final = 500
+MAX_PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +96,17 @@ class Audit:
 
     def head(self) -> Head:
         """The end of the trail."""
-        return self._database.read(_head)
+        return self._database.read(head)
 
 
-def _head(connection: Connection) -> Head:
+def head(connection: Connection) -> Head:
+    """The end of the trail."""
+    return _head(connection) or Head(0, GENESIS)
+
+
+def _head(connection: Connection) -> Head | None:
     row = connection.execute(select(audit_head.c.number, audit_head.c.digest)).one_or_none()
-    return Head(0, GENESIS) if row is None else Head(row.number, row.digest)
+    return None if row is None else Head(row.number, row.digest)
 
 
 def find(
@@ -188,75 +194,93 @@ class Verdict:
         return not self.flaws
 
 
-_BATCH = 1000
-_MOST_FLAWS = 100
+_BATCH = 200
+MOST_FLAWS = 100
 
 
 def verify(connection: Connection, anchors: tuple[Head, ...] = ()) -> Verdict:
     """Check every record, the end, and anchors that were kept elsewhere.
+
+    All of it has to be of one moment (:meth:`Database.read_at_once`), for others go on writing.
 
     After a flaw it goes on from what that record says of itself, so that each flaw is named
     once, and not everything behind it.
     """
     flaws: list[Flaw] = []
     wanted = {anchor.number: anchor.digest for anchor in anchors if anchor.number}
-    previous, last, count = GENESIS, 0, 0
-    for number, digest, row in _walk(connection):
+    previous: str | None = GENESIS
+    last, count, latest = 0, 0, GENESIS
+    for row in _walk(connection):
         count += 1
-        if number != last + 1:
-            missing = f"{last + 1}" if number == last + 2 else f"{last + 1} to {number - 1}"
+        if row.number > last + 1:
+            missing = f"{last + 1}" if row.number == last + 2 else f"{last + 1} to {row.number - 1}"
             flaws.append(Flaw(last + 1, f"missing: {missing}"))
-            # What the one before it was is lost: it is believed by its own successor alone.
-        elif (wrong := _wrong(row, previous)) is not None:
-            flaws.append(Flaw(number, wrong))
-        anchor = wanted.pop(number, digest)
-        if anchor != digest:
-            flaws.append(Flaw(number, f"differs from the anchor {anchor}"))
-        previous, last = digest, number
-        if len(flaws) >= _MOST_FLAWS:
-            break
-    else:
-        head = _head(connection)
-        if head != Head(last, previous):
-            flaws.append(
-                Flaw(
-                    last,
-                    f"the trail ends here, and {head} is said to be its end: cut off or added to",
-                )
-            )
-        flaws.extend(Flaw(number, "missing, though there is an anchor of it") for number in wanted)
-    return Verdict(count, Head(last, previous), tuple(flaws))
+            previous = None  # it went with what is missing
+        wrong = _wrong(row, previous)
+        if wrong is not None:
+            flaws.append(Flaw(row.number, wrong))
+        anchor = wanted.pop(row.number, row.digest)
+        if anchor != row.digest:
+            flaws.append(Flaw(row.number, f"another one than the anchor {anchor}"))
+        previous = latest = row.digest
+        last = max(last, row.number)
+        if len(flaws) >= MOST_FLAWS:
+            return Verdict(count, Head(last, latest), tuple(flaws))
+    end = _head(connection)
+    if end is None:
+        flaws.append(Flaw(last, "what says where the trail ends is gone"))
+    elif end != Head(last, latest):
+        first = last if end.number == last else min(last, end.number) + 1
+        flaws.append(
+            Flaw(first, f"the trail ends with {last}, and should end with {end}: cut, or added to")
+        )
+    flaws.extend(Flaw(number, "missing, and there is an anchor of it") for number in wanted)
+    return Verdict(count, Head(last, latest), tuple(flaws))
 
 
-def _walk(connection: Connection) -> Iterator[tuple[int, str, Any]]:
+def lines(database: Database, tenant: str | None = None, after: int = 0) -> Iterator[str]:
+    """Records as JSON lines, the oldest first.
+
+    Whoever reads them may be slow: no transaction is held open meanwhile.
+    """
+    while rows := database.read(partial(_some, after=after)):
+        for row in rows:
+            if tenant is None or row.tenant == tenant:
+                yield f'{{"digest":"{row.digest}","record":{row.body}}}'
+        after = rows[-1].number
+
+
+def _walk(connection: Connection) -> Iterator[Any]:
     """Every record in order, a bounded number at a time."""
-    last = None
-    while True:
-        query = select(audit).order_by(audit.c.number).limit(_BATCH)
-        rows = connection.execute(query if last is None else query.where(audit.c.number > last))
-        found = rows.all()
-        if not found:
-            return
-        for row in found:
-            yield row.number, row.digest, row
-        last = found[-1].number
+    after = None
+    while rows := _some(connection, after):
+        yield from rows
+        after = rows[-1].number
 
 
-def _wrong(row: Any, previous: str) -> str | None:
-    """What is wrong with one record behind the one whose digest is ``previous``."""
+def _some(connection: Connection, after: int | None) -> Sequence[Any]:
+    query = select(audit).order_by(audit.c.number).limit(_BATCH)
+    if after is not None:
+        query = query.where(audit.c.number > after)
+    return connection.execute(query).all()
+
+
+def _wrong(row: Any, previous: str | None) -> str | None:
+    """What is wrong with one record behind the one whose digest is ``previous``, if it is known."""
     try:
-        if not _is_digest(previous) or chained(previous, row.body) != row.digest:
-            return "changed, or not the one that stood here"
         data = json.loads(row.body)
         columns = (data["number"], data["time"], data["tenant"], data["action"])
         subject = escaped(data["subject"])
-    except (ValueError, KeyError, TypeError):
-        return "it is no record"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "changed: it is no record any more"
+    if row.number < 1:
+        return "inserted: the first one is 1"
     if columns != (row.number, row.time, row.tenant, row.action) or subject != row.subject:
-        return "its columns differ from its body"
+        return "changed: its columns differ from its body"
+    if previous is not None and not _is_digest(previous):
+        return None  # the one in front of it has no digest, and is named for it
+    if not row.body.isascii() or (
+        previous is not None and chained(previous, row.body) != row.digest
+    ):
+        return "changed, or not the one that stood here"
     return None
-
-
-def count(connection: Connection) -> int:
-    """How many there are."""
-    return connection.scalar(select(func.count()).select_from(audit)) or 0

@@ -4,6 +4,7 @@ A name is never reused, so that whoever deletes an old one cannot hit a new one.
 then not entered in the database, because somebody was killed between, is found by a sweep.
 """
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection
@@ -18,6 +19,7 @@ from obstore.store import LocalStore, S3Store
 from stockade.port import Refused, StockadeError, Unavailable
 
 PIECE: Final = 1024 * 1024
+_BUFFER: Final = 8 * PIECE
 GRACE_SECONDS: Final = 3600.0
 """What is younger may be on its way into the database."""
 
@@ -29,14 +31,16 @@ class BlobGone(StockadeError):
 class Blobs:
     """One store, one prefix in it."""
 
-    def __init__(self, store: Any, prefix: str) -> None:
+    def __init__(self, store: Any, prefix: str, folder: Path | None = None) -> None:
         self._store = store
         self._prefix = prefix
+        self._folder = folder
 
     @classmethod
     def open(cls, where: str, prefix: str, options: dict[str, str] | None = None) -> "Blobs":
         """``where``: an absolute folder, or ``s3://bucket/prefix``."""
-        return cls(open_store(where, options or {}), prefix)
+        folder = None if where.startswith("s3://") else Path(where) / prefix
+        return cls(open_store(where, options or {}), prefix, folder)
 
     def new_place(self, tenant: str) -> str:
         """A name that was never used before."""
@@ -51,22 +55,33 @@ class Blobs:
         self, place: str, pieces: AsyncIterable[bytes], most_bytes: int, what: str
     ) -> int:
         """The same in pieces; return the size. Raises :class:`Refused` beyond ``most_bytes``."""
-        size = 0
+        size, theirs = 0, None
 
-        async def counted() -> AsyncIterator[bytes]:
-            nonlocal size
-            async for piece in pieces:
-                size += len(piece)
-                if size > most_bytes:
-                    raise Refused("too_large", f"{what} of more than {most_bytes} bytes")
-                yield piece
+        async def source() -> AsyncIterator[bytes]:
+            nonlocal size, theirs
+            try:
+                async for piece in pieces:
+                    size += len(piece)
+                    if size > most_bytes:
+                        raise Refused("too_large", f"{what} of more than {most_bytes} bytes")
+                    yield piece
+            except Exception as error:
+                theirs = error
+                raise
 
-        # Held in memory a few pieces at a time; the store shows nothing of it until it is whole.
-        writer = obstore.open_writer_async(self._store, place, buffer_size=8 * PIECE)
-        with _spoken():
-            async with writer:
-                async for piece in counted():
-                    await writer.write(piece)
+        try:
+            with _spoken():
+                # Held in memory a few pieces at a time; left by an error, nothing of it is kept.
+                async with obstore.open_writer_async(
+                    self._store, place, buffer_size=_BUFFER
+                ) as writer:
+                    async for piece in source():
+                        await writer.write(piece)
+        except StockadeError:
+            # A pipe that broke on the other side is not this store's fault.
+            if theirs is not None:
+                raise theirs from None
+            raise
         return size
 
     async def get(self, place: str, start: int, end: int, size: int) -> AsyncIterator[bytes]:
@@ -121,7 +136,21 @@ class Blobs:
                 orphans = set(old) - set(await known(old))
                 await self.delete(*orphans)
                 deleted += len(orphans)
+        if self._folder is not None:
+            deleted += await asyncio.to_thread(
+                _sweep_unfinished, self._folder, now() - grace_seconds
+            )
         return deleted
+
+
+def _sweep_unfinished(folder: Path, before: float) -> int:
+    """What a killed process was writing into a folder; a listing of the store leaves it out."""
+    deleted = 0
+    for path in folder.glob("*/*#*"):
+        if path.lstat().st_mtime < before:
+            path.unlink(missing_ok=True)
+            deleted += 1
+    return deleted
 
 
 def open_store(where: str, options: dict[str, str]) -> Any:
@@ -136,6 +165,8 @@ def open_store(where: str, options: dict[str, str]) -> Any:
     if not folder.is_absolute():
         raise ValueError(f"{where!r} is neither an absolute folder nor s3://bucket/prefix")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_mode & 0o007:
+        raise ValueError(f"every user may look into {folder}: chmod 750 {folder}")
     return LocalStore(folder)
 
 

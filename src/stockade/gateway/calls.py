@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from opentelemetry.trace import SpanKind
 
@@ -41,6 +41,7 @@ from stockade.port import (
 )
 
 _START_SECONDS: Final = 15.0
+Result = TypeVar("Result")
 
 
 class Place(Protocol):
@@ -165,7 +166,7 @@ class Call:
         self.inlet.claim()
         ending = asyncio.ensure_future(self.end())
         try:
-            async for piece in pieces:
+            while (piece := await self._or_ended(anext(pieces, None), ending)) is not None:
                 await self._or_ended(self.inlet.put(piece), ending)
             await self._or_ended(self.inlet.end(), ending)
         except BaseException:
@@ -175,13 +176,19 @@ class Call:
         finally:
             ending.cancel()
 
-    async def _or_ended(self, step: Awaitable[None], ending: "asyncio.Future[None]") -> None:
-        """A program that has ended reads no more: the rest of its input goes nowhere."""
-        stepping = asyncio.ensure_future(step)
+    async def _or_ended(
+        self, step: Awaitable[Result], ending: "asyncio.Future[None]"
+    ) -> Result | None:
+        """A program that has ended reads no more: the rest of its input is not waited for."""
+        stepping = asyncio.ensure_future(_awaited(step))
+        either: list[asyncio.Future[Any]] = [stepping, ending]
         try:
-            await asyncio.wait([stepping, ending], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return stepping.result() if stepping.done() else None
         finally:
-            stepping.cancel()
+            if not stepping.done():
+                stepping.cancel()
+                await asyncio.wait([stepping])
 
     async def _live(self) -> RunningExecution:
         try:
@@ -200,6 +207,10 @@ class Call:
             self._ended.set_result(execution)
         self.started.set()
         self.log.end()
+
+
+async def _awaited(step: Awaitable[Result]) -> Result:
+    return await step
 
 
 class Exclusive(Protocol):
@@ -244,6 +255,7 @@ class Calls:
         self._tracing = tracing
         self._calls: dict[str, Call] = {}
         self._lives: set[asyncio.Task[None]] = set()
+        self._beginnings: set[asyncio.Future[ExecutionEntry | None]] = set()
 
     def __repr__(self) -> str:
         return f"<Calls: {len(self._calls)} running>"
@@ -284,6 +296,8 @@ class Calls:
         beginning = asyncio.ensure_future(
             self._begin(call, facts, request, choose, idempotency, session)
         )
+        self._beginnings.add(beginning)
+        beginning.add_done_callback(self._beginnings.discard)
         try:
             earlier = await asyncio.shield(beginning)
         except asyncio.CancelledError:
@@ -329,6 +343,17 @@ class Calls:
 
     async def _live(self, call: Call, request: ExecutionRequest, choose: Choose) -> None:
         """From begin to record. Nothing that happens here leaves it without one."""
+        error: BaseException | None = RuntimeError("the gateway stopped before its record was made")
+        execution = Execution(Outcome.LOST, "the gateway stopped under it")
+        try:
+            execution, error = await self._lived(call, request, choose)
+        finally:
+            self._calls.pop(call.id, None)
+            call._finish(error or execution)  # noqa: SLF001
+
+    async def _lived(
+        self, call: Call, request: ExecutionRequest, choose: Choose
+    ) -> tuple[Execution, BaseException | None]:
         error: BaseException | None = None
         with self._tracing.span(
             "gateway.execution", SpanKind.INTERNAL, attributes={"stockade.execution": call.id}
@@ -352,10 +377,9 @@ class Calls:
             span.set_attribute("stockade.outcome", execution.outcome.value)
             written = await self._write(call.id, execution, kept)
         self._metrics.ended(execution.outcome, execution.tier)
-        del self._calls[call.id]
         if not written:
             error = RuntimeError("its record could not be written")
-        call._finish(error or execution)  # noqa: SLF001
+        return execution, error
 
     async def _run(self, call: Call, request: ExecutionRequest, choose: Choose) -> Execution:
         begun = time.monotonic()
@@ -399,6 +423,8 @@ class Calls:
     async def drain(self, seconds: float) -> None:
         """Begin no more; wait for what runs, and end what does not by then."""
         self.draining = True
+        if self._beginnings:
+            await asyncio.wait(self._beginnings, timeout=10)
         if not self._lives:
             return
         await asyncio.wait(self._lives, timeout=seconds)

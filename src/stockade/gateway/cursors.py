@@ -28,7 +28,9 @@ def parse(cursor: str) -> tuple[int, str]:
             raise ValueError("too long")
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         match json.loads(base64.b64decode(padded, altchars=b"-_", validate=True)):
-            case [int(moment), str(this)] if 0 <= moment < 2**62 and is_plain(this):
+            case [moment, str(this)] if (
+                type(moment) is int and _is_moment(moment) and is_plain(this)
+            ):
                 return moment, this
         raise ValueError("not of ours")
     except (ValueError, binascii.Error, RecursionError):
@@ -57,6 +59,10 @@ def page(
         return rows, None
     last = rows[limit - 1]
     return rows[:limit], spell(getattr(last, moment.name), getattr(last, this.name))
+
+
+def _is_moment(number: int) -> bool:
+    return 0 <= number < 2**62
 
 
 def is_plain(this: str) -> bool:

@@ -78,6 +78,13 @@ class Database:
         with self.engine.connect() as connection:
             return read(connection)
 
+    def read_at_once(self, read: Callable[[Connection], Result]) -> Result:
+        """The same, where several queries have to see one moment of the database."""
+        with self.engine.connect() as connection:
+            if not self.is_sqlite:  # whose transactions are so anyway
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            return read(connection)
+
     @contextmanager
     def writing(self) -> Iterator[tuple[Connection, Journal]]:
         """One transaction, with the audit's end locked, so that writers follow one another.

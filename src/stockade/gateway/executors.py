@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -108,17 +108,17 @@ class Executors:
                     if where.certificate is None or where.key is None
                     else (where.certificate, where.key)
                 )
-                environment = await stack.enter_async_context(
-                    open_remote(
-                        where.url,
-                        key=token,
-                        tenant="local",  # each call says whose it is
-                        ca=where.ca,
-                        client_certificate=certificate,
-                        timeouts=_RPC,
-                        more_headers=tracing.outgoing,
-                    )
+                opening = open_remote(
+                    where.url,
+                    key=token,
+                    tenant="local",  # each call says whose it is
+                    ca=where.ca,
+                    client_certificate=certificate,
+                    timeouts=_RPC,
+                    more_headers=tracing.outgoing,
                 )
+                environment = await opening.__aenter__()
+                stack.push_async_callback(_close, opening)
                 checking = Transport(
                     address.parse(where.url),
                     token,
@@ -227,6 +227,12 @@ class Executors:
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
             await self._check(executor)
             pause = _CHECK_SECONDS if executor.healthy else min(2 * pause, _MOST_CHECK_SECONDS)
+
+
+async def _close(opening: AbstractAsyncContextManager[RemoteEnvironment]) -> None:
+    # That nobody is there to confirm an end is no failure of ours: leases end what is left.
+    with contextlib.suppress(StockadeError):
+        await opening.__aexit__(None, None, None)
 
 
 class FreshPlace:

@@ -7,6 +7,7 @@ database. Of the secret only the SHA-256 digest of the whole key is kept. That i
 without a key keep the CPU busy.
 """
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -17,7 +18,6 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -27,6 +27,7 @@ from stockade.gateway.database import Database
 from stockade.gateway.journal import Action
 from stockade.gateway.policy import TenantPolicy
 from stockade.gateway.schema import keys, tenants
+from stockade.gateway.scopes import Scope
 from stockade.gateway.tenants import check_name
 from stockade.port import InvalidRequest, Refused
 
@@ -36,22 +37,8 @@ _NOBODY: Final = bytes(32)
 CACHE_SECONDS: Final = 5.0
 _CACHED: Final = 4096
 _LONGEST: Final = 256
+_LOOKING: Final = 4
 _UNKNOWN: Final = "the key is not valid: unknown, expired or revoked"
-
-
-class Scope(StrEnum):
-    """What a key may do."""
-
-    RUN = "run"
-    """Run programs, in a fresh sandbox or a session, and steer them."""
-    READ = "read"
-    """Executions, their records, and what was used."""
-    SANDBOXES = "sandboxes"
-    """Sessions, their files, and workspaces."""
-    ARTEFACTS = "artefacts"
-    """Read and delete artefacts."""
-    AUDIT = "audit"
-    """Read the tenant's audit records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +92,8 @@ class Keys:
         # takes as long for an id that exists as for one that does not.
         self._cache: OrderedDict[bytes, tuple[float, int | None, Caller]] = OrderedDict()
         self._used: dict[str, int] = {}
+        # Whoever tries keys leaves readers for those who have one.
+        self._looking = asyncio.Semaphore(_LOOKING)
 
     # --- administration -------------------------------------------------------------------------
 
@@ -182,7 +171,8 @@ class Keys:
         parts = _KEY.fullmatch(text)
         if parts is None or _spell_key(parts[1], parts[2]) != text:
             raise Refused("unauthenticated", _UNKNOWN)
-        row = await self._database.run(lambda connection: _find(connection, parts[1]))
+        async with self._looking:
+            row = await self._database.run(lambda connection: _find(connection, parts[1]))
         # Compared for an unknown id as well: what differs is not to be measured.
         same = hmac.compare_digest(digest, _NOBODY if row is None else bytes(row.digest))
         if row is None or not same or not self._in_force(row):
@@ -267,3 +257,6 @@ def _key(row: Any) -> Key:
         row.revoked_at,
         row.last_used_at,
     )
+
+
+__all__ = ["CACHE_SECONDS", "Caller", "Key", "Keys", "Scope", "write_used"]

@@ -30,6 +30,7 @@ from stockade.gateway.instances import Instances, lock_for_one
 from stockade.gateway.journal import Action
 from stockade.gateway.keys import Caller, Keys, write_used
 from stockade.gateway.listing import ExecutionPage, SandboxEntry, SandboxPage, UsageReport
+from stockade.gateway.names import check_workspace
 from stockade.gateway.policy import Retention
 from stockade.gateway.refusals import Counted, Refusals
 from stockade.gateway.writer import Turn, Unit, Work, Writer
@@ -224,8 +225,10 @@ class Ledger:
         """Admit a session; with a workspace, take it for this one alone.
 
         Raises :class:`Refused`: ``budget_exhausted``, or ``conflict`` for a workspace that
-        another open session has.
+        another open session has. Raises :class:`InvalidRequest` for a name that is none.
         """
+        if workspace is not None:
+            check_workspace(workspace)
         return await self._begin(
             sandbox_id,
             lambda turn: self._books.open_sandbox(
@@ -313,6 +316,8 @@ class Ledger:
             unit.future.add_done_callback(_retrieve)
             self._abandon(this, Execution(Outcome.CANCELLED, "its caller went away"))
             raise
+        except self._database.driver.IntegrityError as error:
+            raise Refused("conflict", "the id was used before") from error
         except Unavailable:
             # Whether it was written is unknown. If it was, it is ended: nothing will run.
             self._abandon(this, lost("the database failed as it began"))

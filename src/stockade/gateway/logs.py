@@ -15,20 +15,26 @@ Log = structlog.typing.FilteringBoundLogger
 def open_log(to: TextIO | None = None, level: int = logging.INFO) -> Log:
     """A log of its own: nothing global is set."""
     target = sys.stderr if to is None else to
+    # One write a line: a process that is killed leaves no half of one.
     log: Log = structlog.wrap_logger(
-        structlog.PrintLogger(target),
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
-            _shortened,
-            structlog.processors.JSONRenderer(sort_keys=True, ensure_ascii=True),
-        ],
+        structlog.WriteLogger(target),
+        processors=_PROCESSORS,
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
     )
     return log
+
+
+def take_over() -> None:
+    """Of a process that is a gateway: what is logged by way of structlog or logging goes here."""
+    structlog.configure(
+        processors=_PROCESSORS,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [ToLog(open_log())]
+    root.setLevel(logging.WARNING)
 
 
 class ToLog(logging.Handler):
@@ -59,3 +65,16 @@ def _shortened(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.
         else value
         for name, value in event.items()
     }
+
+
+_PROCESSORS = (
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.ExceptionRenderer(
+        # Where it was raised, and never a local variable: it may be a key, or a guest's bytes.
+        structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=20)
+    ),
+    _shortened,
+    structlog.processors.JSONRenderer(sort_keys=True, ensure_ascii=True),
+)

@@ -6,7 +6,7 @@ end cost. The statements are its own; only their running is short.
 
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection
 
@@ -46,7 +46,8 @@ class Prepared:
             return None
         assert cursor.fetchone() is None
         if self._row is None:
-            self._row = namedtuple("Row", [each[0] for each in cursor.description])._make
+            names = [each[0] for each in cursor.description]
+            self._row = cast("Any", namedtuple("Row", names))._make
         return self._row(found)
 
     def _execute(self, connection: Connection, values: dict[str, Any]) -> Any:

@@ -8,18 +8,22 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Final
 
+from sqlalchemy import select
+
 from stockade.api.answers import SandboxState, SandboxStateMessage
 from stockade.api.requests import SessionRequestMessage
 from stockade.client.session import RemoteSession
 from stockade.gateway.calls import Call
+from stockade.gateway.database import Database
 from stockade.gateway.executors import Executor, Executors
 from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.listing import SandboxEntry
 from stockade.gateway.logs import Log
+from stockade.gateway.names import check_workspace
 from stockade.gateway.policy import Ceilings
+from stockade.gateway.schema import sandboxes
 from stockade.gateway.workspaces import Workspaces
-from stockade.gateway.workspaces import check_name as check_workspace
 from stockade.port import (
     ExecutionRequest,
     InvalidRequest,
@@ -61,7 +65,8 @@ class OpenSandbox:
         self.session = session
         self.entry = entry
         self.workspace = workspace
-        self.paused = False
+        self._paused = False
+        self._paused_in: Call | None = None
         self.running: Call | None = None
         """What runs in it, or waits to."""
         self.tier: Tier | None = request.tier
@@ -80,6 +85,17 @@ class OpenSandbox:
         if self.ending is not None:
             return SandboxState.ENDED
         return SandboxState.PAUSED if self.paused else SandboxState.OPEN
+
+    @property
+    def paused(self) -> bool:
+        """Until it is resumed, or the program ends that ran when it was paused."""
+        return self._paused and not (self._paused_in is not None and self._paused_in.done)
+
+    def note_pause(self, paused: bool) -> None:
+        """What the executor has done."""
+        self._paused = paused
+        running = self.running
+        self._paused_in = running if running is not None and not running.done else None
 
     def message(self) -> SandboxStateMessage:
         """For its owner. Asking extends nothing."""
@@ -240,13 +256,13 @@ class Sandboxes:
         """Stop its processes; its lease goes on."""
         async with self.watched(sandbox) as session:
             await session.pause()
-        sandbox.paused = True
+        sandbox.note_pause(True)
 
     async def resume(self, sandbox: OpenSandbox) -> None:
         """Let them go on."""
         async with self.watched(sandbox) as session:
             await session.resume()
-        sandbox.paused = False
+        sandbox.note_pause(False)
 
     async def close(self, sandbox: OpenSandbox) -> None:
         """Save its workspace, destroy it; returns when nothing of it lives.
@@ -255,8 +271,9 @@ class Sandboxes:
         """
         await asyncio.shield(self._end(sandbox, "closed"))
 
-    async def look_after(self) -> None:
-        """End what executors have lost, for ever."""
+    async def look_after(self, database: Database) -> None:
+        """End what executors have lost, and what a gateway that died has left there, for ever."""
+        await self._end_orphans(database)
         while True:
             recovered = asyncio.ensure_future(self._executors.recovered.get())
             await asyncio.wait([recovered], timeout=_LOOK_SECONDS)
@@ -276,17 +293,29 @@ class Sandboxes:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
+    async def _end_orphans(self, database: Database) -> None:
+        """What is lost for us may live on an executor until its lease ends: end it now."""
+        orphans = select(sandboxes.c.tenant, sandboxes.c.id).where(
+            sandboxes.c.reason == "lost", sandboxes.c.lease_until > database.clock()
+        )
+        rows = await database.run(lambda connection: connection.execute(orphans).all())
+        for row in rows:
+            for executor in self._executors.by_load():
+                session = executor.environment.session(row.id, SandboxRequest(tenant=row.tenant))
+                with contextlib.suppress(StockadeError):
+                    await session.close()
+
     async def _look(self) -> None:
         theirs: dict[tuple[str, str], list[OpenSandbox]] = {}
         for sandbox in self._open.values():
             if sandbox.executor.healthy and sandbox.ending is None:
                 theirs.setdefault((sandbox.executor.name, sandbox.tenant), []).append(sandbox)
-        for sandboxes in theirs.values():
-            executor = sandboxes[0].executor
+        for mine in theirs.values():
+            executor = mine[0].executor
             there = {one.id for one in await executor.environment.sandboxes(
-                tenant=sandboxes[0].tenant
+                tenant=mine[0].tenant
             )}  # fmt: skip
-            for sandbox in sandboxes:
+            for sandbox in mine:
                 if sandbox.session.id not in there:
                     self._end(sandbox, "lost")
 
@@ -331,6 +360,9 @@ class Sandboxes:
                 # Its lease ends it; here it is over.
                 self._log.warning("a sandbox's end is not confirmed", sandbox=sandbox.id)
                 failure = failure or error
+        else:
+            with contextlib.suppress(StockadeError):
+                await sandbox.session.close()
         try:
             await self._ledger.end_sandbox(sandbox.id, reason)
         except StockadeError:

@@ -96,7 +96,9 @@ sandboxes = Table(
     CheckConstraint("(closed_at IS NULL) = (reason IS NULL)", name="closed"),
     Index("ix_sandboxes_tenant_opened_at_id", "tenant", "opened_at", "id"),
 )
-Index("ix_sandboxes_open", sandboxes.c.tenant, sqlite_where=sandboxes.c.closed_at.is_(None),
+Index("ix_sandboxes_open", sandboxes.c.tenant, sandboxes.c.closed_at,
+      sandboxes.c.reserved_memory,
+      sqlite_where=sandboxes.c.closed_at.is_(None),
       postgresql_where=sandboxes.c.closed_at.is_(None))  # fmt: skip
 Index("ix_sandboxes_open_instance", sandboxes.c.instance,
       sqlite_where=sandboxes.c.closed_at.is_(None),
@@ -122,7 +124,10 @@ executions = Table(
     Index("ix_executions_tenant_begun_at_id", "tenant", "begun_at", "id"),
     Index("ix_executions_begun_at", "begun_at"),
 )
-Index("ix_executions_running", executions.c.tenant,
+# It has all that is asked of what runs: SQLite then prefers it to the index above, which has what
+# has ended as well.
+Index("ix_executions_running", executions.c.tenant, executions.c.ended_at,
+      executions.c.reserved_cpu, executions.c.reserved_memory,
       sqlite_where=executions.c.ended_at.is_(None),
       postgresql_where=executions.c.ended_at.is_(None))  # fmt: skip
 Index("ix_executions_running_instance", executions.c.instance,
@@ -183,7 +188,6 @@ artefacts = Table(
     Column("expires_at", BigInteger, nullable=False),
     Index("ix_artefacts_expires_at", "expires_at"),
     Index("ix_artefacts_tenant_created_at_digest", "tenant", "created_at", "digest"),
-    Index("ix_artefacts_tenant_size", "tenant", "size"),
 )
 
 workspaces = Table(
@@ -199,6 +203,15 @@ workspaces = Table(
     Column("saved_at", BigInteger),
     Column("expires_at", BigInteger, nullable=False),
     Index("ix_workspaces_expires_at", "expires_at"),
+)
+
+# How much of the two is kept. An artefact counts as 4096 bytes at least.
+holdings = Table(
+    "holdings",
+    metadata,
+    _tenant(primary_key=True),
+    Column("artefacts", BigInteger, nullable=False),
+    Column("workspaces", BigInteger, nullable=False),
 )
 
 # Append-only. `body` is what is chained; the columns beside it repeat parts of it, for queries.

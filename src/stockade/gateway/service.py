@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from stockade.gateway.database import Database
 from stockade.gateway.executors import Executors
 from stockade.gateway.keys import Caller, Keys
 from stockade.gateway.ledger import Ledger
-from stockade.gateway.logs import Log, ToLog, open_log
+from stockade.gateway.logs import Log, open_log, take_over
 from stockade.gateway.metrics import Metrics
 from stockade.gateway.sandboxes import Sandboxes
 from stockade.gateway.settings import GatewaySettings, Tls
@@ -90,7 +89,7 @@ async def open_services(
         metrics.watch("turns_held", "Places that are taken.", lambda: executors.turns.held)
         metrics.watch("turns_waiting", "Calls that wait.", lambda: executors.turns.waiting)
         tasks = [
-            asyncio.create_task(sandboxes.look_after()),
+            asyncio.create_task(sandboxes.look_after(database)),
             asyncio.create_task(_sweep(artefacts, workspaces, log)),
             asyncio.create_task(_anchor(audit, settings.audit.anchor_seconds, log)),
         ]
@@ -143,8 +142,8 @@ async def serve(settings: GatewaySettings, on_ready: Callable[[str], None] | Non
     A second signal ends it at once. Raises as :func:`open_services`, and ``OSError`` where it
     cannot listen.
     """
+    take_over()
     log = open_log()
-    _take_over_logging(log)
     with _signals() as stopping:
         async with open_gateway(settings, log) as (server, services):
             log.info("listening", url=server.url, pid=os.getpid())
@@ -176,7 +175,7 @@ async def _unless(work: Coroutine[Any, Any, None], interruption: Coroutine[Any, 
 
 
 @contextlib.contextmanager
-def _signals() -> "Any":
+def _signals() -> Iterator["asyncio.Queue[int]"]:
     loop = asyncio.get_running_loop()
     came: asyncio.Queue[int] = asyncio.Queue()
     numbers = (signal.SIGTERM, signal.SIGINT)
@@ -240,12 +239,6 @@ def _tls(tls: Tls | None) -> ssl.SSLContext | None:
     except OSError as error:
         raise Refusal(f"tls: a certificate or key cannot be used: {error}") from None
     return context
-
-
-def _take_over_logging(log: Log) -> None:
-    root = logging.getLogger()
-    root.handlers[:] = [ToLog(log)]
-    root.setLevel(logging.WARNING)
 
 
 def _notify(state: str) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from stockade.gateway.policy import Ceilings, Retention
 from stockade.port import GIB
 
+DEFAULT_DATABASE = "sqlite:////var/lib/stockade/gateway.db"
 _SHORTEST_TOKEN = 32
 _DEFAULT_TOKENS = frozenset(
     {"changeme", "change-me", "secret", "token", "password", "default", "test", "stockade"}
@@ -141,7 +142,7 @@ class GatewaySettings(_Settings):
     origins: tuple[str, ...] = ()
     """Pages that may call from a browser, like ``https://console.example``."""
     auth_mode: Literal["api_key", "dev"] = "api_key"
-    database_url: str = "sqlite:////var/lib/stockade/gateway.db"
+    database_url: str = DEFAULT_DATABASE
     executors: Annotated[tuple[ExecutorSettings, ...], Field(max_length=1000)] = ()
     artefacts: ArtefactSettings = ArtefactSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()

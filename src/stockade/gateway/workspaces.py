@@ -5,14 +5,13 @@ one before; a save with an older fence is refused, so that a session which was t
 not cannot overwrite what a later one has saved.
 """
 
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, select, update
 
-from stockade.gateway import cursors
+from stockade.gateway import cursors, holdings
 from stockade.gateway.blobs import BlobGone, Blobs
 from stockade.gateway.clock import SECOND
 from stockade.gateway.database import Database
@@ -20,13 +19,12 @@ from stockade.gateway.journal import Action
 from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.listing import SandboxEntry
-from stockade.gateway.policy import Budgets
-from stockade.gateway.schema import sandboxes, tenants, workspaces
+from stockade.gateway.names import is_workspace
+from stockade.gateway.schema import sandboxes, workspaces
 from stockade.gateway.writer import Turn
-from stockade.port import InvalidRequest, Refused
+from stockade.port import Refused
 
 MAX_PAGE: Final = 500
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _TOGETHER: Final = 200
 
 
@@ -48,16 +46,6 @@ class WorkspacePage:
 
     workspaces: tuple[KeptWorkspace, ...]
     next: str | None
-
-
-def check_name(name: str) -> None:
-    """Raises :class:`InvalidRequest`."""
-    if _NAME.fullmatch(name) is None:
-        raise InvalidRequest(
-            "workspace",
-            f"{name[:140]!r} is no name: 1 to 128 of letters, digits, '.', '-' and '_', "
-            "a letter or digit at each end",
-        )
 
 
 class Workspaces:
@@ -139,22 +127,15 @@ class Workspaces:
         row = _held(turn.connection, sandbox)
         if row is None:
             return _not_held()
-        used = turn.connection.scalar(
-            select(func.coalesce(func.sum(workspaces.c.size), 0)).where(
-                workspaces.c.tenant == sandbox.tenant
-            )
-        )
-        text = turn.connection.scalar(
-            select(tenants.c.budgets).where(tenants.c.name == sandbox.tenant)
-        )
-        budget = 0 if text is None else Budgets.model_validate_json(text).workspace_bytes
-        others = int(used or 0) - row.size
-        if others + size > budget:
+        _, used, budgets = holdings.read(turn, sandbox.tenant)
+        others = used - row.size
+        if others + size > budgets.workspace_bytes:
             return Refused(
                 "budget_exhausted",
-                f"{others} bytes of other workspaces are kept, of {budget}; {size} more do not fit: "
-                "delete some",
+                f"{others} bytes of other workspaces are kept, of {budgets.workspace_bytes}; {size} "
+                "more do not fit: delete some",
             )
+        holdings.change(turn, sandbox.tenant, workspaces=size - row.size)
         kept = KeptWorkspace(row.name, row.generation + 1, size, turn.now, turn.now + self._ttl)
         turn.connection.execute(
             update(workspaces)
@@ -200,7 +181,7 @@ def _not_held() -> Refused:
 
 
 def _delete(turn: Turn, caller: Caller, name: str) -> str | Refused | None:
-    if _NAME.fullmatch(name) is None:
+    if not is_workspace(name):
         return _absent()
     row = turn.connection.execute(
         select(workspaces).where(workspaces.c.tenant == caller.tenant, workspaces.c.name == name)
@@ -212,6 +193,7 @@ def _delete(turn: Turn, caller: Caller, name: str) -> str | Refused | None:
     turn.connection.execute(
         delete(workspaces).where(workspaces.c.tenant == caller.tenant, workspaces.c.name == name)
     )
+    holdings.change(turn, caller.tenant, workspaces=-row.size)
     turn.journal.add(Action.WORKSPACE_DELETED, name, tenant=caller.tenant, key_id=caller.key_id)
     return None if row.place is None else str(row.place)
 
@@ -227,11 +209,12 @@ def _holders(tenant: Any, name: Any) -> Any:
 def _expire(turn: Turn) -> list[str | None]:
     held = _holders(workspaces.c.tenant, workspaces.c.name).correlate(workspaces).exists()
     over = turn.connection.execute(
-        select(workspaces.c.tenant, workspaces.c.name, workspaces.c.place)
+        select(workspaces.c.tenant, workspaces.c.name, workspaces.c.place, workspaces.c.size)
         .where(workspaces.c.expires_at <= turn.now, ~held)
         .limit(_TOGETHER)
     ).all()
     for row in over:
+        holdings.change(turn, row.tenant, workspaces=-row.size)
         turn.connection.execute(
             delete(workspaces).where(
                 workspaces.c.tenant == row.tenant, workspaces.c.name == row.name

@@ -30,6 +30,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **more)
         self._header_bytes = 0
         self._in_headers = True
+        self._pieces = 0
+        self._barren_bytes = 0
         self._headers_due: asyncio.TimerHandle | None = None
         self._read_due: asyncio.TimerHandle | None = None
 
@@ -60,13 +62,19 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._header_bytes += len(data)
             if self._headers_due is None:
                 self._expect_headers()
+        pieces = self._pieces
         super().data_received(data)
+        # Trailers and the extensions of chunks are read, and trailers kept: none is wanted.
+        self._barren_bytes = self._barren_bytes + len(data) if self._pieces == pieces else 0
+        if not self._in_headers and self._barren_bytes > self._bounds.header_bytes:
+            self._refuse_headers()
         # Judged after parsing: what came may have the headers' end and much of a body.
         if self._in_headers and self._header_bytes > self._bounds.header_bytes:
             self._refuse_headers()
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
+        self._pieces += 1
         self._stop(self._headers_due)
         self._headers_due = None
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
@@ -92,6 +100,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._pieces += 1
         if self.transport.is_closing():
             return
         super().on_body(body)

@@ -15,6 +15,9 @@ import uvicorn
 
 from stockade.serving.bounds import Bounds
 from stockade.serving.protocol import bounded
+from stockade.serving.tls import TlsAcceptor
+
+_SEND_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,30 @@ class Listening:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._bounds = bounds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if self.config.ssl is None or sockets is None:
+            await super().startup(sockets)
+        else:
+            await self.lifespan.startup()
+            servers: list[Any] = [
+                TlsAcceptor(listener, self.config.ssl, self._protocol, self._bounds)
+                for listener in sockets
+            ]
+            self.servers = servers
+            self.started = True
         self.listening.set()
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -106,7 +126,7 @@ class BoundedServer:
                 if listening.tls is None
                 else lambda _config, _default, context=listening.tls: context,  # type: ignore[misc]
             )
-            server = _Server(config)
+            server = _Server(config, bounds)
             serving = asyncio.create_task(server.serve([listener]))
             await server.listening.wait()
             opened = cls(server, serving, url)
@@ -136,13 +156,16 @@ def _bind(listening: Listening, bounds: Bounds) -> socket.socket:
             raise
     else:
         family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
-        listener = socket.socket(family)
+        # asyncio turns Nagle's algorithm off for what says that it is TCP, and for nothing else.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((listening.host, listening.port))
         except OSError:
             listener.close()
             raise
+    # What is sent and not taken waits with whoever makes it, and is not held here by the megabyte.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     listener.listen(min(bounds.connections, 2048))
     listener.setblocking(False)
     return listener

@@ -16,7 +16,6 @@ from yarl import URL
 
 from stockade.executor.service.app import create_app
 from stockade.executor.service.settings import ExecutorSettings as ServiceSettings
-from stockade.gateway.api.services import Services
 from stockade.gateway.database import Database
 from stockade.gateway.keys import Keys, Scope
 from stockade.gateway.logs import open_log
@@ -59,7 +58,8 @@ class Gateway:
     """What a test has of it."""
 
     url: str
-    services: Services
+    services: Any
+    """Its parts, where it runs in this process."""
     http: aiohttp.ClientSession
     keys: dict[str, str]
     environment: Any

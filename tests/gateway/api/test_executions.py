@@ -264,6 +264,27 @@ async def test_an_input_that_breaks_off_cancels(open_fake: OpenGateway) -> None:
         assert record["outcome"] == "cancelled"
 
 
+async def test_an_input_is_not_waited_for_when_its_program_has_ended(
+    open_fake: OpenGateway,
+) -> None:
+    """Whoever sends it is answered, however much is still to come."""
+    async with open_fake([Scripted(delay=0.2)]) as gateway:
+        answer = await gateway.ask(
+            "POST", "/v1/executions", {**PROGRAM, "stdin": None}, headers=JOB
+        )
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"PUT {answer.headers['Location']}/stdin HTTP/1.1\r\nHost: x\r\n"
+        head += (
+            f"Authorization: {gateway.headers()['Authorization']}\r\nContent-Length: 100\r\n\r\n"
+        )
+        writer.write(head.encode() + b"half")
+        async with asyncio.timeout(5):
+            assert b" 204 " in await reader.readline()
+        writer.close()
+        assert (await until_ended(gateway, answer.json["id"]))["outcome"] == "ok"
+
+
 async def test_fifty_at_once_with_one_key_run_once(open_fake: OpenGateway) -> None:
     """One runs; the others hear that it does, or what became of it."""
 

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from stockade.api import headers as names
 from stockade.api.answers import EntryMessage, FolderMessage, SandboxList
-from stockade.api.frames import MEDIA_TYPE
+from stockade.api.frames import MEDIA_TYPE, FrameType, encode, encode_output
 from stockade.api.problems import Code, Problem
 from stockade.api.requests import (
     ExecutionRequestMessage,
@@ -41,7 +41,7 @@ from stockade.executor.service.gate import Gate
 from stockade.executor.service.identities import SeenIds
 from stockade.executor.service.logs import Log, make_log
 from stockade.executor.service.metrics import CONTENT_TYPE, Metrics
-from stockade.executor.service.problems import Refusal
+from stockade.executor.service.problems import Refusal, problem_of
 from stockade.executor.service.sessions import Leased, Sessions
 from stockade.executor.service.settings import ExecutorSettings
 from stockade.executor.service.standard_input import StandardInputPipe
@@ -51,6 +51,7 @@ from stockade.port import (
     OutputSink,
     RunningExecution,
     StandardInput,
+    StockadeError,
     TerminalSize,
     Unavailable,
 )
@@ -323,7 +324,11 @@ class Service:
 
     async def save(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET /v1/sandboxes/{id}/workspace."""
-        await self._stream(self._leased(scope).session.save(), receive, send)
+        content = self._leased(scope).session.save()
+        if MEDIA_TYPE in _accepted(scope):
+            await self._stream(_framed(content), receive, send, MEDIA_TYPE.encode())
+        else:
+            await self._stream(content, receive, send)
 
     async def restore(self, scope: Scope, receive: Receive, send: Send) -> None:
         """PUT /v1/sandboxes/{id}/workspace."""
@@ -361,7 +366,9 @@ class Service:
                 kind, scope, receive, account, _MOST_SMALL_BODY, self._settings.stalled_seconds
             )
 
-    async def _stream(self, content: AsyncIterator[bytes], receive: Receive, send: Send) -> None:
+    async def _stream(
+        self, content: AsyncIterator[bytes], receive: Receive, send: Send, kind: bytes = _OCTETS
+    ) -> None:
         """Bytes that nobody is to take for a page; one that cannot be read is a problem."""
 
         async def copy() -> None:
@@ -369,11 +376,11 @@ class Service:
             async with aclosing(content):  # type: ignore[type-var]
                 async for piece in content:
                     if not began:
-                        await _send_head(send, 200, _OCTETS)
+                        await _send_head(send, 200, kind)
                         began = True
                     await self._send_soon(send, piece)
             if not began:
-                await _send_head(send, 200, _OCTETS)
+                await _send_head(send, 200, kind)
             await send({"type": "http.response.body", "body": b""})
 
         await _unless_gone(receive, copy())
@@ -509,10 +516,26 @@ def _path(scope: Scope) -> str:
     return names.decode_path(scope["path_params"].get("path", "").encode("latin-1"))
 
 
-def _require_frames(scope: Scope) -> None:
+async def _framed(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """In frames, whose last one says whether this was all, and if not, why."""
+    try:
+        async with aclosing(content):  # type: ignore[type-var]
+            async for piece in content:
+                for frame in encode_output(FrameType.BLOB, piece):
+                    yield frame
+    except StockadeError as error:
+        yield encode(FrameType.PROBLEM, problem_of(error).body())
+        return
+    yield encode(FrameType.END)
+
+
+def _accepted(scope: Scope) -> set[str]:
     accept = (header(scope, b"accept") or b"*/*").decode("latin-1")
-    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
-    if not kinds & {MEDIA_TYPE, "application/*", "*/*"}:
+    return {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+
+
+def _require_frames(scope: Scope) -> None:
+    if not _accepted(scope) & {MEDIA_TYPE, "application/*", "*/*"}:
         raise Refusal(
             Problem.make(Code.NOT_ACCEPTABLE, f"an executor answers with {MEDIA_TYPE} alone")
         )

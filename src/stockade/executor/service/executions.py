@@ -30,6 +30,7 @@ from stockade.port import (
     TerminalSize,
 )
 
+_DISCARD_SECONDS: Final = 2.0
 KEEP_ALIVE_SECONDS: Final = 4.0
 """docs/api.md promises five."""
 
@@ -153,6 +154,9 @@ class Executions:
             return
         try:
             await answer.record(execution)
+        except ValueError as error:
+            # Thousands of artefacts with long names, and nothing of it was sent.
+            await answer.problem(Problem.make(Code.TOO_LARGE, f"the record: {error}"))
         finally:
             self._metrics.record(execution)
             self._tracing.record(served.trace, served.began, served.id, served.sandbox, execution)
@@ -184,6 +188,9 @@ class Executions:
         assert served.task is not None
         try:
             await asyncio.wait({feeding, served.task}, return_when=asyncio.FIRST_COMPLETED)
+            # Nobody reads any more: the rest is taken and thrown away, within reason.
+            served.stdin.close()
+            await asyncio.wait({feeding}, timeout=_DISCARD_SECONDS)
             if feeding.done():
                 feeding.result()
         except CallerGone:

@@ -1,24 +1,27 @@
 """Who comes in: the token is compared before anything else of a request is looked at."""
 
+import asyncio
 import hashlib
 import hmac
 import re
 from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stockade.api import headers as names
 from stockade.api.problems import Code, Problem
 from stockade.executor.service.bodies import CallerGone, header
 from stockade.executor.service.logs import Log
 from stockade.executor.service.problems import Refusal, problem_of, send_problem
-from stockade.port import StockadeError
+from stockade.port import MIB, StockadeError
 
 _OPEN: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 _WITHOUT_TENANT: Final = frozenset({"/v1/drain"})
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _TENANT: Final = names.TENANT.lower().encode()
 _BEARER: Final = b"bearer "
+_MOST_DISCARDED: Final = 8 * MIB
+_DISCARD_SECONDS: Final = 1.0
 
 
 class Gate:
@@ -36,12 +39,18 @@ class Gate:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        answering = False
+        answering = body_came = False
 
-        async def noting(message: dict[str, object]) -> None:
+        async def noting(message: Message) -> None:
             nonlocal answering
             answering = True
             await send(message)
+
+        async def taking() -> Message:
+            nonlocal body_came
+            message = await receive()
+            body_came = not message.get("more_body", False)
+            return message
 
         request_id: str | None = None
         try:
@@ -50,7 +59,7 @@ class Gate:
             scope["path"] = scope.get("raw_path", b"").decode("latin-1")
             if scope["path"] not in _OPEN:
                 self._admit(scope)
-            await self._app(scope, receive, noting)  # type: ignore[arg-type]
+            await self._app(scope, taking, noting)
             return
         except Refusal as refusal:
             problem = refusal.problem
@@ -64,8 +73,11 @@ class Gate:
                 Code.INTERNAL, "a fault of Stockade itself; the executor's log says more"
             )
         if answering:
-            # What has begun cannot be unsaid: uvicorn cuts the answer, and the caller sees that.
-            raise AnswerCut(problem.detail)
+            # What has begun cannot be unsaid: uvicorn cuts what is not finished.
+            self._log.info("answer_cut", request_id=request_id, detail=problem.detail)
+            return
+        if not body_came:
+            await _discard(scope, receive)
         await send_problem(send, problem, request_id)
 
     def _admit(self, scope: Scope) -> None:
@@ -99,8 +111,20 @@ class Gate:
         scope["stockade.tenant"] = tenant
 
 
-class AnswerCut(Exception):
-    """An answer that had begun cannot be finished."""
+async def _discard(scope: Scope, receive: Receive) -> None:
+    """Take what is on its way, within reason: a caller who still sends may not hear an answer."""
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return  # he waits to be told
+    taken = 0
+    try:
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            while taken < _MOST_DISCARDED:
+                message = await receive()
+                taken += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        pass
 
 
 def _request_id(scope: Scope) -> str | None:

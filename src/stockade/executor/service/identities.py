@@ -1,10 +1,11 @@
 """Ids that were seen, so that none is run twice."""
 
-from collections import OrderedDict
+import hashlib
+from collections import deque
 from typing import Final
 
 REMEMBERED: Final = 100_000
-"""An id is known for as long as it lives, and until so many others have come after that."""
+"""An id is known for as long as it lives, and until so many others have ended after it."""
 
 
 class SeenIds:
@@ -12,25 +13,31 @@ class SeenIds:
 
     def __init__(self, most: int = REMEMBERED) -> None:
         self._most = most
-        self._living: set[tuple[str, str]] = set()
-        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._seen: set[bytes] = set()
+        self._ended: deque[bytes] = deque()
+
+    def __repr__(self) -> str:
+        return f"<SeenIds {len(self._seen) - len(self._ended)} living, {len(self._ended)} ended>"
 
     def take(self, tenant: str, identity: str) -> bool:
         """Whether it is new. From now on it is not."""
-        key = (tenant, identity)
-        if key in self._living or key in self._ended:
+        key = _key(tenant, identity)
+        if key in self._seen:
             return False
-        self._living.add(key)
+        self._seen.add(key)
         return True
 
     def release(self, tenant: str, identity: str) -> None:
         """Nothing came of it: it may be tried again."""
-        self._living.discard((tenant, identity))
+        self._seen.discard(_key(tenant, identity))
 
     def end(self, tenant: str, identity: str) -> None:
         """It lives no more."""
-        key = (tenant, identity)
-        self._living.discard(key)
-        self._ended[key] = None
+        self._ended.append(_key(tenant, identity))
         while len(self._ended) > self._most:
-            self._ended.popitem(last=False)
+            self._seen.discard(self._ended.popleft())
+
+
+def _key(tenant: str, identity: str) -> bytes:
+    """Short, for there are many. No name has a NUL in it."""
+    return hashlib.blake2b(f"{tenant}\0{identity}".encode(), digest_size=16).digest()

@@ -2,24 +2,34 @@
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import grp
 import logging
 import os
+import resource
 import shutil
 import signal
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
+from stockade.executor.descriptors import PER_SANDBOX
 from stockade.executor.local import open_local
+from stockade.executor.pool import PoolPolicy
 from stockade.executor.service.app import Service, create_app
 from stockade.executor.service.logs import Log, ToLog, make_log
 from stockade.executor.service.settings import ExecutorSettings, SettingsError, UnixAddress
 from stockade.serving import BoundedServer, Bounds, Listening
+from stockade.serving.tls import most_handshakes
 
+_FILES_OF_OURS: Final = 256
+"""Descriptors for whatever is neither a sandbox's nor a connection."""
 _GRACE_SECONDS: Final = 5.0
 """For the last bytes of answers, once all executions have ended."""
 
@@ -35,11 +45,14 @@ async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | No
     # What can be wrong with the listener is found before anything is started.
     listening = _listening(settings)
     group = _group(settings)
+    pool = _room(settings, log)
+    lock = None if listening.path is None else _hold(listening.path)
+    log.info("starting", pid=os.getpid())
     signals = _Signals()
     provider = _provider(settings.otlp_endpoint)
     try:
         async with open_local(
-            pool=settings.pool(),
+            pool=pool,
             auth_mode=settings.auth_mode,
             tiers=settings.tiers,
             preloaded=settings.preloaded,
@@ -52,13 +65,20 @@ async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | No
             ) as server:
                 if group is not None and listening.path is not None:
                     shutil.chown(listening.path, group=group)
+                signals.ready()
                 log.info("listening", url=server.url, pid=os.getpid())
                 _notify("READY=1")
                 if on_ready is not None:
                     on_ready(server.url)
                 await _until_stopped(server, service, signals)
+    except asyncio.CancelledError:
+        if not signals.gave_up:
+            raise
+        log.info("stopped_before_it_was_ready")
     finally:
         signals.close()
+        if lock is not None:
+            os.close(lock)
         if provider is not None:
             provider.shutdown()
     log.info("stopped")
@@ -83,9 +103,11 @@ async def _until_stopped(server: BoundedServer, service: Service, signals: "_Sig
 
 
 class _Signals:
-    """How often the process was asked to end."""
+    """How often the process was asked to end. Until it is ready, that ends its start."""
 
     def __init__(self) -> None:
+        self.gave_up = False
+        self._starting = asyncio.current_task()
         self._count = 0
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -95,6 +117,13 @@ class _Signals:
     def _on_signal(self) -> None:
         self._count += 1
         self._news.set()
+        if self._starting is not None and not self.gave_up:
+            self.gave_up = True
+            self._starting.cancel()
+
+    def ready(self) -> None:
+        """From now on it is drained."""
+        self._starting = None
 
     async def wait(self, count: int) -> None:
         """Wait for so many of them."""
@@ -106,6 +135,41 @@ class _Signals:
         """Let the signals do what they did before."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.remove_signal_handler(number)
+
+
+def _hold(path: Path) -> int:
+    """Of two that start at once one finds the socket; a lock ends with its process.
+
+    Raises ``OSError``.
+    """
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise OSError(
+            errno.EADDRINUSE, "it is in use by an executor that lives", os.fspath(path)
+        ) from None
+    return lock
+
+
+def _room(settings: ExecutorSettings, log: Log) -> PoolPolicy:
+    """As many sandboxes as open files allow beside as many connections as may come."""
+    pool = settings.pool()
+    beside = settings.most_connections + _FILES_OF_OURS
+    if settings.tls is not None:
+        beside += most_handshakes(settings.most_connections)
+    wanted = pool.most_alive * PER_SANDBOX + beside
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return pool
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    if most >= wanted:
+        return pool
+    alive = max(1, (most - beside) // PER_SANDBOX)
+    log.warning("few_open_files", limit=most, wanted=wanted, most_sandboxes=alive)
+    return replace(pool, most_alive=alive)
 
 
 def _bounds(settings: ExecutorSettings) -> Bounds:

@@ -22,7 +22,7 @@ _EPOCH = date(1970, 1, 1)
 
 def router(services: Services) -> APIRouter:
     """``/v1/usage`` and ``/v1/audit``."""
-    routes = APIRouter()
+    routes = APIRouter(prefix="/v1")
 
     @routes.get(
         "/usage",

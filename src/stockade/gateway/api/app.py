@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -59,14 +59,12 @@ def create_api(services: Services) -> FastAPI:
     )
     problems.install(app, services.ledger.record_refusal)
     runner = executions.Runner(services)
-    version = APIRouter(prefix="/v1")
-    version.include_router(executions.router(services, runner))
-    version.include_router(sandboxes.router(services, runner))
-    version.include_router(terminal.router(services))
-    version.include_router(kept.artefacts_router(services))
-    version.include_router(kept.workspaces_router(services))
-    version.include_router(account.router(services))
-    app.include_router(version)
+    app.include_router(executions.router(services, runner))
+    app.include_router(sandboxes.router(services, runner))
+    app.include_router(terminal.router(services))
+    app.include_router(kept.artefacts_router(services))
+    app.include_router(kept.workspaces_router(services))
+    app.include_router(account.router(services))
     app.include_router(health.router(services))
     openapi.install(app)
 

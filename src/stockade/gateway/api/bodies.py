@@ -97,9 +97,14 @@ class BoundedRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        takes_json = self.body_field is not None
 
         async def bounded(request: Request) -> Response:
-            return await handle(BoundedRequest(request.scope, request.receive))
+            request = BoundedRequest(request.scope, request.receive)
+            if takes_json:
+                # Now: what goes wrong within FastAPI's own reading is all one error.
+                await request.json()
+            return await handle(request)
 
         return bounded
 

@@ -1,6 +1,6 @@
 """The caller of a request, as the door knows it, and what names in paths may be."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -11,10 +11,11 @@ from stockade.gateway.keys import Caller, Scope
 from stockade.gateway.sandboxes import no_such_thing
 
 
-def caller_with(*scopes: Scope) -> Callable[[Request], Caller]:
+def caller_with(*scopes: Scope) -> Callable[[Request], Awaitable[Caller]]:
     """A dependency: the caller, whose key has to have these scopes."""
 
-    def caller(request: Request) -> Caller:
+    # A coroutine: FastAPI would call a plain function in a thread.
+    async def caller(request: Request) -> Caller:
         found: Caller = request.scope["state"]["caller"]
         for scope in scopes:
             found.need(scope)

@@ -51,10 +51,13 @@ class Envelope:
         state: dict[str, Any] = scope.setdefault("state", {})
         state |= {"request_id": request_id, "room": self._room, "log": self._log}
         status: int | None = None
+        whole = False
         begun = time.perf_counter()
 
         async def enveloped(message: Message) -> None:
-            nonlocal status
+            nonlocal status, whole
+            if message["type"] == "http.response.body":
+                whole = not message.get("more_body", False)
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 status = message["status"]
                 message["headers"] = _with(message.get("headers", ()), request_id)
@@ -78,12 +81,12 @@ class Envelope:
                 await self._app(scope, receive, enveloped)
             except ClientDisconnect:
                 state["left"] = True
-            except Exception as error:
+            except Exception:
                 self._log.exception("fault", request_id=request_id, route=_route(scope))
-                if status is not None:
+                if status is None:
+                    await self._tell_fault(scope, receive, enveloped)
+                elif not whole:
                     raise  # the answer is cut: the caller is to see that it is not whole
-                del error
-                await self._tell_fault(scope, receive, enveloped)
             finally:
                 route = _route(scope)
                 span.set_attribute("http.route", route)

@@ -247,7 +247,7 @@ async def _for_caller(request: Request, call: Call, wanted: Coroutine[Any, Any, 
 
 def router(services: Services, runner: Runner) -> APIRouter:
     """What is below ``/v1/executions``."""
-    routes = APIRouter(tags=["executions"], route_class=BoundedRoute)
+    routes = APIRouter(prefix="/v1", tags=["executions"], route_class=BoundedRoute)
     calls, ledger = services.calls, services.ledger
 
     async def find(caller: Caller, id: str) -> Call:

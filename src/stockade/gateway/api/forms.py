@@ -1,7 +1,7 @@
 """The three forms of an answer: JSON at the end, server-sent events, binary frames."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -76,7 +76,7 @@ class StreamAnswer(Response):
 
     def __init__(
         self,
-        pieces: AsyncIterator[bytes],
+        pieces: AsyncGenerator[bytes, None],
         media_type: str,
         *,
         headers: dict[str, str] | None = None,
@@ -107,6 +107,8 @@ class StreamAnswer(Response):
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.wait([sending, leaving])
+            # Now, and not whenever it is collected: it may hold a program back.
+            await self._pieces.aclose()
 
     async def _send(self, send: Send) -> None:
         await send(
@@ -133,7 +135,7 @@ async def begun(call: Call) -> None:
         await call.wait()  # raises what kept it from running
 
 
-async def as_frames(call: Call, reader: Reader) -> AsyncIterator[bytes]:
+async def as_frames(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
     """A call's output and record, as binary frames."""
     try:
         while not call.started.is_set():
@@ -177,7 +179,7 @@ def record_as_frames(id: str, execution: Execution) -> "list[bytes]":
     return pieces
 
 
-async def as_events(call: Call, reader: Reader) -> AsyncIterator[bytes]:
+async def as_events(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
     """A call's output and record, as server-sent events. An output's id is where to go on."""
     try:
         yield event("started", StartedMessage(id=call.id).model_dump_json())
@@ -267,7 +269,7 @@ async def _next(items: AsyncIterator[Item]) -> Item:
         raise _End from None
 
 
-async def each(pieces: "list[bytes]") -> AsyncIterator[bytes]:
+async def each(pieces: "list[bytes]") -> AsyncGenerator[bytes, None]:
     """What is there already."""
     for piece in pieces:
         yield piece

@@ -1,6 +1,7 @@
 """What is kept: artefacts by their digest, workspaces by their name."""
 
 import re
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Final
 from urllib.parse import quote
 
@@ -32,7 +33,7 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 
 def artefacts_router(services: Services) -> APIRouter:
     """What is below ``/v1/artefacts``."""
-    routes = APIRouter(tags=["artefacts"])
+    routes = APIRouter(prefix="/v1", tags=["artefacts"])
     artefacts = services.artefacts
 
     @routes.get(
@@ -111,7 +112,7 @@ def artefacts_router(services: Services) -> APIRouter:
         )
         headers["Content-Length"] = str(end - start)
         return StreamAnswer(
-            artefacts.read(caller.tenant, entry.digest, start, end),
+            _each(artefacts.read(caller.tenant, entry.digest, start, end)),
             "application/octet-stream",
             headers=headers,
             status=status,
@@ -133,7 +134,7 @@ def artefacts_router(services: Services) -> APIRouter:
 
 def workspaces_router(services: Services) -> APIRouter:
     """What is below ``/v1/workspaces``."""
-    routes = APIRouter(tags=["workspaces"])
+    routes = APIRouter(prefix="/v1", tags=["workspaces"])
     workspaces = services.workspaces
 
     @routes.get(
@@ -171,6 +172,11 @@ def workspaces_router(services: Services) -> APIRouter:
         return Response(status_code=204)
 
     return routes
+
+
+async def _each(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async for piece in pieces:
+        yield piece
 
 
 def span(text: str, size: int) -> tuple[int, int] | tuple[()] | None:

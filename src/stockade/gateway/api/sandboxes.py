@@ -27,7 +27,7 @@ from stockade.port import MIB, SandboxLost, check_workspace_path
 
 def router(services: Services, runner: Runner) -> APIRouter:
     """What is below ``/v1/sandboxes``."""
-    routes = APIRouter(tags=["sandboxes"], route_class=BoundedRoute)
+    routes = APIRouter(prefix="/v1", tags=["sandboxes"], route_class=BoundedRoute)
     sandboxes = services.sandboxes
 
     @routes.post(
@@ -237,7 +237,7 @@ async def _first(pieces: AsyncIterator[bytes]) -> bytes | None:
 
 async def _with_first(
     first: bytes | None, pieces: AsyncGenerator[bytes, None]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     try:
         if first is not None:
             yield first

@@ -20,6 +20,7 @@ from stockade.api.problems import Problem
 from stockade.api.records import RecordMessage
 from stockade.api.requests import (
     CommandMessage,
+    ProgramMessage,
     ProgramRequestMessage,
     SignalMessage,
     TerminalMessage,
@@ -40,7 +41,7 @@ _FIRST_SECONDS = 10.0
 class TerminalRequest(ProgramRequestMessage):
     """The program, by default a shell, and the size of its terminal."""
 
-    program: Any = Field(default_factory=lambda: CommandMessage(argv=("sh",)))
+    program: ProgramMessage = Field(default_factory=lambda: CommandMessage(argv=("sh",)))
     terminal: TerminalMessage = TerminalMessage(rows=24, columns=80)
     stdin: None = None
 
@@ -64,7 +65,7 @@ _CONTROL: TypeAdapter[Resize | SendSignal] = TypeAdapter(
 
 def router(services: Services) -> APIRouter:
     """``/v1/sandboxes/{id}/terminal``."""
-    routes = APIRouter()
+    routes = APIRouter(prefix="/v1")
 
     @routes.websocket("/sandboxes/{id}/terminal")
     async def terminal(websocket: WebSocket, id: str) -> None:
@@ -123,12 +124,9 @@ class _Terminal:
                 "terminal", f"no request came within {_FIRST_SECONDS:g} s"
             ) from None
         message = _understood(TerminalRequest.model_validate_json, _text(first))
-        plain = ProgramRequestMessage.model_validate(
-            {**dict(message), "stdin": None}, from_attributes=True
-        )
         found = await self._services.calls.begin(
             self._caller,
-            plain.to_port(),
+            message.to_port(),
             self._sandbox.request,
             lambda: self._services.sandboxes.place(self._sandbox),
             stdin=None,

@@ -1,0 +1,18 @@
+"""What a key may do."""
+
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """One thing that a key may do."""
+
+    RUN = "run"
+    """Run programs, in a fresh sandbox or a session, and steer them."""
+    READ = "read"
+    """Executions, their records, and what was used."""
+    SANDBOXES = "sandboxes"
+    """Sessions, their files, and workspaces."""
+    ARTEFACTS = "artefacts"
+    """Read and delete artefacts."""
+    AUDIT = "audit"
+    """Read the tenant's audit records."""

@@ -1,0 +1,164 @@
+"""``stockade tenant``, ``key`` and ``audit``: on a database of SQLite."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from tests.cli.conftest import Ended, Stockade
+
+from stockade.gateway.database import Database
+from stockade.gateway.journal import Action
+from stockade.gateway.keys import Keys
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/gateway.db"
+
+
+@pytest.fixture
+def run(stockade: Stockade, url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    database = Database.open(url)
+    database.migrate()
+    database.close()
+    monkeypatch.setenv("STOCKADE_GATEWAY__DATABASE_URL", url)
+    return stockade
+
+
+def test_a_tenant_is_added_shown_changed_and_disabled(run: Run) -> None:
+    added = run("tenant", "add", "acme", "--tier", "gvisor", "--ceiling", "wall_seconds=2m",
+                "--ceiling", "memory-bytes=1G", "--budget", "concurrency=3",
+                "--budget", "artefact_bytes=0")  # fmt: skip
+    assert (added.code, added.said) == (
+        0, "stockade: tenant acme is there; `stockade key add acme` makes a key for it\n",
+    )  # fmt: skip
+    shown = json.loads(run("tenant", "show", "acme", "--json").out)
+    assert shown["policy"]["tiers"] == ["gvisor"]
+    assert shown["policy"]["ceilings"]["wall_seconds"] == 120
+    assert shown["policy"]["ceilings"]["memory_bytes"] == 2**30
+    assert (shown["budgets"]["concurrency"], shown["budgets"]["artefact_bytes"]) == (3, 0)
+    assert run("tenant", "set", "acme", "--budget", "concurrency=4", "--keep-source").code == 0
+    shown = json.loads(run("tenant", "show", "acme", "--json").out)
+    assert shown["budgets"]["concurrency"] == 4
+    assert shown["policy"]["keep_source"] is True
+    assert shown["policy"]["tiers"] == ["gvisor"]
+    assert run("tenant", "set", "acme").said == "stockade: nothing changes\n"
+    assert run("tenant", "disable", "acme").code == 0
+    assert b"gvisor" in run("tenant", "list").out
+    assert json.loads(run("tenant", "list", "--json").out)["tenants"][0]["disabled_at"]
+    assert run("tenant", "enable", "acme").code == 0
+    assert b"budget concurrency" in run("tenant", "show", "acme").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("tenant", "add", "acme"), "there is a tenant acme already"),
+        (("tenant", "add", "Ac me"), "'Ac me' is no name"),
+        (("tenant", "add", "a\x1b[2J"), "is no name"),
+        (("tenant", "show", "' OR 1=1 --"), "there is no tenant"),
+        (("tenant", "set", "nobody", "--tier", "gvisor"), "there is no tenant 'nobody'"),
+        (("tenant", "add", "b", "--budget", "concurency=1"), "it is NAME=VALUE, with one of"),
+        (("tenant", "add", "b", "--budget", "concurrency=-1"), "must not be negative"),
+        (("tenant", "add", "b", "--budget", "concurrency=1", "--budget", "concurrency=2"),
+         "more than once"),
+        (("tenant", "add", "b", "--ceiling", "wall_seconds=400h"), "wall_seconds"),
+        (("tenant", "add", "b", "--image", "latest"), "images.0"),
+        (("tenant", "add", "b", "--image", "x", "--any-image"), "contradict"),
+        (("key", "add", "nobody"), "there is no tenant nobody"),
+        (("key", "add", "acme", "--scope", "all"), "'all' is none of: run, read"),
+        (("key", "add", "acme", "--expires", "1s"), "it is like 12h"),
+        (("key", "add", "acme", "--expires", "2001-01-01"), "in the past"),
+        (("key", "revoke", "nobody"), "there is no key"),
+        (("audit", "verify", "--anchor", "1"), "an anchor is like"),
+        (("audit", "list", "--limit", "201"), "201"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_and_nothing_is_changed(
+    run: Run, arguments: tuple[str, ...], said: str
+) -> None:
+    run("tenant", "add", "acme")
+    before = run("audit", "head").out
+    ended = run(*arguments)
+    assert ended.code == 64
+    assert said in ended.said
+    assert "\x1b" not in ended.said
+    assert run("audit", "head").out == before
+
+
+def test_a_key_is_printed_once_alone_on_standard_output(run: Run, url: str) -> None:
+    run("tenant", "add", "acme")
+    made = run("key", "add", "acme", "--scope", "run", "--expires", "12h", "--name", "ci")
+    assert made.code == 0
+    key = made.out.decode().strip()
+    assert key.startswith("stockade_")
+    assert key not in made.said
+    listed = json.loads(run("key", "list", "--json").out)["keys"]
+    assert [(each["tenant"], each["scopes"], each["name"]) for each in listed] == [
+        ("acme", ["run"], "ci")
+    ]
+    for command in (("key", "list"), ("audit", "list"), ("audit", "export")):
+        assert key.split("_")[2].encode() not in run(*command).out
+    revoked = run("key", "revoke", key)
+    assert revoked.code == 0
+    assert key not in revoked.said
+    assert b"revoked" in run("key", "list", "--tenant", "acme").out
+    database = Database.open(url)
+    assert Keys(database).list()[0].revoked_at is not None
+    database.close()
+
+
+def test_the_trail_is_verified_and_what_was_changed_is_named(run: Run, url: str) -> None:
+    for name in ("a", "b", "c"):
+        run("tenant", "add", name)
+    anchor = run("audit", "head").out.decode().strip()
+    sound = run("audit", "verify", "--anchor", anchor)
+    assert sound.code == 0
+    assert "3 records are as they were written" in sound.said
+    database = Database.open(url)
+    with database.engine.connect() as connection, connection.begin():
+        connection.execute(text("DELETE FROM audit WHERE number = 2"))
+    flawed = run("audit", "verify", "--anchor", anchor)
+    assert flawed.code == 1
+    assert flawed.out == b"record 2: missing: 2\n"
+    assert json.loads(run("audit", "verify", "--json").out)["sound"] is False
+    database.close()
+
+
+def test_the_trail_is_safe_to_print(run: Run, url: str) -> None:
+    database = Database.open(url)
+    with database.writing() as (_, journal):
+        journal.add(
+            Action.EXECUTION_ENDED,
+            "\x1b]0;x\x07\nfake",
+            tenant="acme",
+            facts={"x": "\u202e\x1b[2J"},
+        )
+    database.close()
+    for command in (("audit", "list"), ("audit", "export", "--tenant", "acme")):
+        out = run(*command).out.decode()
+        assert not set(out) & {"\x1b", "\x07", "\u202e"}
+    assert json.loads(run("audit", "export").out)["record"]["subject"] == "\x1b]0;x\x07\nfake"
+    assert run("audit", "export", "--after", "1").out == b""
+
+
+def test_an_empty_database_says_what_makes_its_tables(stockade: Stockade, url: str) -> None:
+    ended = stockade("tenant", "list", "--database", url)
+    assert ended.code == 69
+    assert "`stockade gateway --migrate` makes its tables" in ended.said
+
+
+def test_the_database_may_be_named_by_the_configuration(
+    run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STOCKADE_GATEWAY__DATABASE_URL")
+    config = tmp_path / "stockade.toml"
+    config.write_text(f'[gateway]\ndatabase_url = "{url}"\n')
+    assert run("tenant", "add", "acme", "--config", str(config)).code == 0
+    assert b"acme" in run("tenant", "list", "--database", url).out
+    config.write_text('[gateway]\ndatabase = "x"\n')
+    assert "database_url" in run("tenant", "list", "--config", str(config)).said
