@@ -46,7 +46,8 @@ class Prepared:
             return None
         assert cursor.fetchone() is None
         if self._row is None:
-            self._row = namedtuple("Row", [each[0] for each in cursor.description])._make
+            make: Any = namedtuple  # whose names a checker cannot know here
+            self._row = make("Row", [each[0] for each in cursor.description])._make
         return self._row(found)
 
     def _execute(self, connection: Connection, values: dict[str, Any]) -> Any:
