@@ -5,6 +5,7 @@ in there runs its microVMs with it, as on a host that has KVM. No time in here i
 """
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +16,7 @@ from tests.microvm.nested.outer import QEMU, Absent, Ended, find_parts, make_mac
 from stockade.executor.microvm.qemu import _TAKES_KVM, VARIABLE, find_qemu
 from stockade.images.errors import CannotBuild
 from stockade.images.qemu import fetch
-from stockade.port import Unavailable
+from stockade.port import Tier, Unavailable
 
 SECONDS = 240.0
 pytestmark = [
@@ -23,6 +24,8 @@ pytestmark = [
     pytest.mark.nested_kvm,
     pytest.mark.timeout(2 * SECONDS),
 ]
+
+Use = Callable[[Tier], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +53,8 @@ def fetched_qemu() -> Path:
 
 
 @pytest.fixture(scope="module")
-def ended(qemu: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """One machine for all of them."""
+def use(qemu: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Use]:
+    """Starts the machine, lets it use a tier, and returns what came of that."""
     try:
         parts = find_parts(qemu)
     except (Absent, Unavailable) as error:
@@ -59,14 +62,19 @@ def ended(qemu: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     # Its disk is large, and pytest keeps folders of its own for a while.
     with TemporaryDirectory(dir=tmp_path_factory.mktemp("nested")) as folder:
         make_machine(parts, Path(folder))
-        return run_machine(parts, Path(folder), SECONDS)
+        yield lambda tier: answer_of(run_machine(parts, Path(folder), tier, SECONDS))
 
 
-@pytest.fixture
-def answer(ended: Ended) -> dict[str, Any]:
+def answer_of(ended: Ended) -> dict[str, Any]:
     assert ended.answer is not None, f"it ended with {ended.code}, and said: {ended.console}"
     assert "failure" not in ended.answer, f"{ended.answer['failure']}\n{ended.console}"
     return ended.answer
+
+
+@pytest.fixture(scope="module")
+def answer(use: Use) -> dict[str, Any]:
+    """One machine for all tests of copies."""
+    return use(Tier.MICROVM)
 
 
 def test_the_probe_says_that_kvm_works(answer: dict[str, Any]) -> None:
@@ -114,4 +122,16 @@ def test_a_program_without_an_end(answer: dict[str, Any]) -> None:
 
 
 def test_nothing_is_left(answer: dict[str, Any]) -> None:
+    assert answer["left"] == []
+
+
+@pytest.mark.tier("vm")
+def test_a_dedicated_machine(use: Use) -> None:
+    """Booted with KVM for one job, with a disk of its own, and attested so."""
+    answer = use(Tier.VM)
+    (execution,) = answer["executions"]
+    assert execution["outcome"] == "ok", execution
+    assert execution["tier"] == "vm"
+    assert execution["stdout"].split()[0] == "42"
+    assert answer["accelerator"] == "kvm"
     assert answer["left"] == []

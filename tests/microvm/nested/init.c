@@ -4,6 +4,7 @@
  *
  *   /dev/vda   the root: the disk of a microVM's image
  *   /dev/vdb   what the test brings, on /workspace
+ *   /dev/vdc   scratch, for the program to make of what it likes
  *
  * What goes wrong is one line on the console.
  */

@@ -24,6 +24,7 @@ from stockade.images.initramfs import make_initramfs
 from stockade.images.kernel import NEEDED, read_modules
 from stockade.images.store import KIND
 from stockade.images.unpack import unpack
+from stockade.port import GIB, Tier
 
 QEMU = "usr/bin/qemu-system-x86_64"
 """In a folder that a QEMU of Debian's was unpacked into."""
@@ -72,11 +73,13 @@ def find_parts(qemu: Path) -> Parts:
 
 
 def make_machine(parts: Parts, folder: Path) -> None:
-    """Leaves ``initramfs`` and ``disk`` in the folder."""
+    """Leaves ``initramfs``, ``disk`` and ``scratch`` in the folder."""
     unpack([parts.kernel], folder / "kernel")
     modules = read_modules(folder / "kernel", (*NEEDED, "kvm_amd"))
-    initramfs = make_initramfs(_compile_init(folder / "init"), modules.always)
+    initramfs = make_initramfs(_compile_init(folder / "init"), [*modules.always, *modules.for_disk])
     (folder / "initramfs").write_bytes(initramfs)
+    (folder / "scratch").touch()
+    os.truncate(folder / "scratch", GIB)
     tools = Unpacked(folder / "tools", _TRIPLET)
     unpack(parts.tools, tools.folder)
     recipe._make_disk(tools, _lay_out(parts, folder / "tree"), folder / "disk")
@@ -135,8 +138,8 @@ class Ended:
     """The last of it."""
 
 
-def run_machine(parts: Parts, folder: Path, seconds: float) -> Ended:
-    """Start it, and wait until it is off. What takes longer is killed."""
+def run_machine(parts: Parts, folder: Path, tier: Tier, seconds: float) -> Ended:
+    """Start it, use the tier in it, wait until it is off. What takes longer is killed."""
     console, answer = folder / "console", folder / "answer"
     command = [
         *(str(parts.qemu / "qemu"), "-nodefaults", "-no-user-config", "-display", "none"),
@@ -145,9 +148,11 @@ def run_machine(parts: Parts, folder: Path, seconds: float) -> Ended:
         # Tables of five levels, twice, are walked at half the speed.
         *("-accel", "tcg,thread=single", "-cpu", "max,+svm,+npt,-la57"),
         *("-kernel", str(parts.image / "kernel"), "-initrd", str(folder / "initramfs")),
-        *("-append", "console=ttyS0 quiet reboot=t panic=-1 rdinit=/init mitigations=off"),
-        *_disk("root", parts.image / "disk"),
-        *_disk("brought", folder / "disk"),
+        "-append",
+        f"console=ttyS0 quiet reboot=t panic=-1 rdinit=/init mitigations=off tier={tier}",
+        *_disk("root", parts.image / "disk", "read-only=on"),
+        *_disk("brought", folder / "disk", "read-only=on"),
+        *_disk("scratch", folder / "scratch", "cache=unsafe"),
         *("-chardev", f"file,id=console,path={console}", "-serial", "chardev:console"),
         *("-chardev", f"file,id=answer,path={answer}", "-serial", "chardev:answer"),
     ]
@@ -160,8 +165,8 @@ def run_machine(parts: Parts, folder: Path, seconds: float) -> Ended:
     return Ended(machine.returncode, _read(answer), _tail(console))
 
 
-def _disk(name: str, path: Path) -> tuple[str, ...]:
-    drive = f"file={path},format=raw,if=none,id={name},read-only=on"
+def _disk(name: str, path: Path, option: str) -> tuple[str, ...]:
+    drive = f"file={path},format=raw,if=none,id={name},{option}"
     return "-drive", drive, "-device", f"virtio-blk-pci,drive={name}"
 
 
