@@ -22,6 +22,8 @@ from bench import (
     memory,
     microvm,
     page,
+    service,
+    soak,
     streams,
     throughput,
 )
@@ -46,10 +48,15 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "gvisor-memory": lambda _: gvisor_memory.measure(),
     "microvm": lambda options: microvm.measure(min(options.rounds, microvm.ROUNDS)),
+    "service": lambda options: service.measure(options.rounds, options.seconds),
     "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),
     "compatibility": lambda _: compatibility.measure(),
     # Last: from then on this process adopts orphans.
     "leftovers": lambda options: leftovers.measure(options.executions),
+}
+BY_NAME: dict[str, Benchmark] = {
+    # Minutes, and it kills: only where it is asked for.
+    "soak": lambda options: soak.measure(options.seconds),
 }
 
 
@@ -61,7 +68,7 @@ def main(arguments: list[str]) -> int:
         console = Console(width=120)
     reports = []
     for name in options.names or BENCHMARKS:
-        report = asyncio.run(BENCHMARKS[name](options))
+        report = asyncio.run((BENCHMARKS | BY_NAME)[name](options))
         for table in report.tables:
             show(table, console)
         reports.append(report)
@@ -72,7 +79,9 @@ def main(arguments: list[str]) -> int:
         _write(reports, arguments)
         written = f"written: {RESULTS}, {PAGE} and parts of {TIERS_PAGE}"
         console.print(written, soft_wrap=True, highlight=False)
-    left = [r for r in reports if r.name == "leftovers" and not all(p.met for p in r.promises)]
+    left = [
+        r for r in reports if r.name in ("leftovers", "soak") and not all(p.met for p in r.promises)
+    ]
     return 1 if left else 0
 
 
@@ -99,7 +108,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         description="Measures what Stockade costs, beside what else one could use.",
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)}; none for all"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"{', '.join(BENCHMARKS)}; none for all of these; or {', '.join(BY_NAME)}",
     )
     parser.add_argument(
         "--rounds",
@@ -112,7 +124,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--seconds",
         type=_positive,
         default=10,
-        help="of throughput, for each thing measured (default: %(default)s)",
+        help="of throughput and service, for each thing measured; of soak, in all (default: %(default)s)",
     )
     parser.add_argument(
         "--callers",
@@ -131,8 +143,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     for name in options.names:
-        if name not in BENCHMARKS:
-            parser.error(f"there is no benchmark '{name}'; there are: {', '.join(BENCHMARKS)}")
+        if name not in (known := BENCHMARKS | BY_NAME):
+            parser.error(f"there is no benchmark '{name}'; there are: {', '.join(known)}")
     if options.write and options.names:
         parser.error("--write takes no names: the page holds one run of all of them")
     return options

@@ -49,16 +49,16 @@ Census = dict[str, frozenset[str]]
 
 async def measure(executions: int = 1000) -> Report:
     """One in twenty tries to leave a process behind, as many never end by themselves."""
-    with _own_temporary_folder() as folder:
-        _adopt_orphans()
-        before = _census(folder)
+    with own_temporary_folder() as folder:
+        adopt_orphans()
+        before = census(folder)
         async with open_local(pool=PoolPolicy.fixed(4), tiers={Tier.NAMESPACE}) as environment:
             await _run(environment, 1)
             # The parked are others than before: their number must be the same, no more.
             warm = _sizes(await _settled(environment, folder, None))
             await _run(environment, executions)
             used = _sizes(await _settled(environment, folder, warm))
-        after = await _closed(folder, before)
+        after = await closed(folder, before)
     new = {kind: sorted(after[kind] - before[kind]) for kind in before}
     rows = tuple(
         (
@@ -121,25 +121,26 @@ async def _settled(
     while True:
         await asyncio.sleep(0.3)
         await environment.warm_up()
-        census = _census(folder)
+        found = census(folder)
         if wanted is None or time.monotonic() > deadline:
-            return census
-        if all(size <= wanted[kind] for kind, size in _sizes(census).items()):
-            return census
+            return found
+        if all(size <= wanted[kind] for kind, size in _sizes(found).items()):
+            return found
 
 
-async def _closed(folder: Path, before: Census) -> Census:
+async def closed(folder: Path, before: Census) -> Census:
     """Namespaces and cgroups end in the kernel's own time."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         _reap_adopted()
-        census = _census(folder)
-        if time.monotonic() > deadline or all(census[kind] <= before[kind] for kind in before):
-            return census
+        found = census(folder)
+        if time.monotonic() > deadline or all(found[kind] <= before[kind] for kind in before):
+            return found
         await asyncio.sleep(0.1)
 
 
-def _census(folder: Path) -> Census:
+def census(folder: Path) -> Census:
+    """What there is now, of what an executor could leave behind."""
     return {
         "processes": frozenset(map(str, descendants())),
         "mounts": frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
@@ -189,7 +190,7 @@ def _temporary_files(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _own_temporary_folder() -> Iterator[Path]:
+def own_temporary_folder() -> Iterator[Path]:
     old = os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="stockade-bench-") as folder:
         os.environ["TMPDIR"], tempfile.tempdir = folder, None
@@ -207,7 +208,7 @@ def _kinds(left: list[str]) -> str:
     return ", ".join(line.partition(":")[0] for line in left)
 
 
-def _adopt_orphans() -> None:
+def adopt_orphans() -> None:
     """Nothing below us can leave: prctl(2)."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):

@@ -8,7 +8,7 @@ hundreds more, and take a tier with a kernel of its own as many minutes: they ru
 `--every-tier`, and else are deselected. So is what machines, which may be emulated, take minutes
 for: of the contract, all but IN_MACHINES, of the attacks, all but ATTACKS_IN_MACHINES, and what
 starts whole executors. A dedicated machine is booted for each test: of the contract IN_DEDICATED
-is what always runs there, and nothing of the others.
+is what always runs there, and nothing of the others. Nor is one booted with KVM that is emulated.
 """
 
 import asyncio
@@ -97,6 +97,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def takes_minutes(item: pytest.Item) -> bool:
     """Together with those like it."""
+    if item.get_closest_marker("nested_kvm"):
+        return any(Tier(*marker.args) is Tier.VM for marker in item.iter_markers("tier"))
     if repeats(item, {Tier.VM}):
         return vars(item).get("originalname") not in IN_DEDICATED
     if "tests/cases/" in item.nodeid:

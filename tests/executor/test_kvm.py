@@ -24,10 +24,24 @@ def test_a_device_of_another_kind() -> None:
 
 
 def test_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kvm, "_time_loop", lambda _device: 0.2)
+    timed = [kvm._Taken(clock=0.3, cpu=0.2)]
+    monkeypatch.setattr(kvm, "_time_loop", lambda _device: timed.pop())
     assert kvm.why_no_kvm() == (
         "/dev/kvm opens, but emulates a guest's kernel: a loop of a millisecond took 200 ms"
     )
+
+
+def test_a_machine_that_was_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It let the guest wait, and the guest's CPU did not work meanwhile."""
+    timed = [kvm._Taken(0.001, 0.001), kvm._Taken(0.2, 0.001), kvm._Taken(0.1, 0.001)]
+    monkeypatch.setattr(kvm, "_time_loop", lambda _device: timed.pop())
+    assert kvm.why_no_kvm() is None
+    assert timed == []
+
+
+def test_a_machine_that_stays_busy_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvm, "_time_loop", lambda _device: kvm._Taken(0.2, 0.001))
+    assert "so busy is this machine" in (kvm.why_no_kvm() or "")
 
 
 def test_one_whose_guest_does_not_halt(monkeypatch: pytest.MonkeyPatch) -> None:

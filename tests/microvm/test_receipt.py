@@ -1,5 +1,7 @@
 """What a machine's agent has to prove: each fact that is wrong refuses the sandbox."""
 
+import os
+
 import pytest
 
 from stockade.executor.microvm.receipt import faults
@@ -57,13 +59,18 @@ def test_what_is_as_promised() -> None:
         ({"blocks": "vda rw\n"}, "block devices"),
         ({"blocks": "vda ro\nvdb rw\n"}, "block devices"),
         ({"controllers": "cpu"}, "controllers"),
-        ({"kernel": ""}, "the host's own"),
+        ({"kernel": ""}, "kernel is ''"),
         ({"cpus": 1}, "cpus"),
     ],
 )
 def test_each_wall_that_is_missing(wrong: dict[str, object], fault: str) -> None:
     (found,) = faults({**_GOOD, **wrong}, 2)
     assert fault in found
+
+
+def test_a_host_of_the_images_own_debian() -> None:
+    """Its kernel has the same name, and is another."""
+    assert faults({**_GOOD, "kernel": os.uname().release}, 2) == []
 
 
 def test_a_receipt_of_nothing_proves_nothing() -> None:

@@ -1,6 +1,5 @@
 """What a sandbox with a kernel of its own has to prove, whatever that kernel is."""
 
-import os
 from collections.abc import Mapping
 from typing import Final
 
@@ -29,8 +28,8 @@ def expect_own_kernel(
     expect("a connection out", words.get("connect"), "ENETUNREACH", "EHOSTUNREACH")
     expect("a write to the image", words.get("write"), "EROFS", "EACCES")
     expect("reading the agent's memory", words.get("agent_memory"), "EACCES", "ENOENT")
-    if words.get("kernel") in (os.uname().release, "", None):
-        expectations.faults.append(f"kernel is {words.get('kernel')!r}, the host's own")
+    if not words.get("kernel"):
+        expectations.faults.append(f"kernel is {words.get('kernel')!r}")
     if cpus is not None:
         expect("cpus", words.get("cpus"), cpus)
     for place, (kind, flag) in places.items():

@@ -4,7 +4,7 @@ import lzma
 import re
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from stockade.images.initramfs import Module
 Decompress = Callable[[bytes], bytes]
 
 # What a guest needs of its kernel, in whatever order: the disk, its file system and the wire.
-_NEEDED = ("virtio_pci", "virtio_console", "virtio_blk", "erofs")
+NEEDED = ("virtio_pci", "virtio_console", "virtio_blk", "erofs")
 # And for scratch files on a disk of the machine's own.
 _NEEDED_FOR_DISK = ("ext4",)
 
@@ -72,8 +72,8 @@ class Modules(NamedTuple):
     """What a machine needs beside them that has a scratch disk."""
 
 
-def read_modules(folder: Path) -> Modules:
-    """Those that a guest needs."""
+def read_modules(folder: Path, needed: Sequence[str] = NEEDED) -> Modules:
+    """Those that a guest needs: ``needed`` always."""
     trees = sorted(folder.glob("*lib/modules/*")) or sorted(folder.glob("usr/lib/modules/*"))
     if len(trees) != 1:
         raise CannotBuild("the package of the kernel has no modules in it")
@@ -81,7 +81,7 @@ def read_modules(folder: Path) -> Modules:
     known = {_name(Path(line)) for line in built_in}
     files = {_name(path): path for path in trees[0].rglob("*.ko*")}
     chosen: dict[str, Module] = {}
-    for name in _NEEDED:
+    for name in needed:
         if name not in known:
             _choose(name, files, chosen)
     always = list(chosen.values())

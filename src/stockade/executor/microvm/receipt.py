@@ -1,7 +1,8 @@
 """Comparing what the agent proves in its machine with what the tier promises.
 
 Its kernel is a guest's, so all of this is a claim of the machine's. It finds a template that was
-made wrongly; what keeps the guest in is the machine monitor and its jail.
+made wrongly; what keeps the guest in is the machine monitor and its jail. The kernel's release
+proves nothing: a host of the same Debian has the same one. Its disk and its cgroups are no host's.
 """
 
 from collections.abc import Mapping
