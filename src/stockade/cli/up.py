@@ -37,7 +37,7 @@ _GATEWAY_USER: Final = "stockade-gateway"
 # An id that owns nothing on common systems, for a machine without that user.
 _GATEWAY_ID: Final = 64_802
 _READY_SECONDS: Final = 180.0
-_STOP_SECONDS: Final = 45.0
+_STOP_SECONDS: Final = 90.0
 _PR_SET_PDEATHSIG: Final = 1
 
 

@@ -32,6 +32,7 @@ from stockade.port import (
 _CHECK_SECONDS: Final = 1.0
 _MOST_CHECK_SECONDS: Final = 15.0
 _CHECK_DEADLINE: Final = 2.0
+_MOST_LATE: Final = 3
 _RPC: Final = Timeouts(connect=2.0, reach=0.5)
 
 
@@ -48,6 +49,8 @@ class Executor:
         """Executions of this gateway that are on it."""
         self.healthy = False
         self.why = "it was not asked yet"
+        self.late = 0
+        """Checks in a row that it did not answer in time."""
         self._checking = checking
 
     def __repr__(self) -> str:
@@ -60,9 +63,13 @@ class Executor:
             async with asyncio.timeout(_CHECK_DEADLINE):
                 await self._checking.ask("GET", "/readyz")
         except TimeoutError:
-            raise Unavailable(f"it does not answer within {_CHECK_DEADLINE:g} s") from None
+            raise _Late(f"it does not answer within {_CHECK_DEADLINE:g} s") from None
         except Interrupted as error:
             raise Unavailable(str(error)) from None
+
+
+class _Late(Unavailable):
+    """It may be only busy."""
 
 
 class Executors:
@@ -206,10 +213,15 @@ class Executors:
         was = executor.healthy
         try:
             await executor.check()
+        except _Late as error:
+            # A machine that is loaded is late now and then; one that is gone is late for ever.
+            executor.late += 1
+            executor.healthy = executor.healthy and executor.late < _MOST_LATE
+            executor.why = str(error)
         except StockadeError as error:
             executor.healthy, executor.why = False, str(error)
         else:
-            executor.healthy, executor.why = True, ""
+            executor.healthy, executor.why, executor.late = True, "", 0
         self._metrics.executor_up.labels(executor.name).set(executor.healthy)
         if was is not executor.healthy:
             self._log.warning(

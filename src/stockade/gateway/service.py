@@ -113,7 +113,7 @@ async def open_services(
         finally:
             # What runs is in nobody's hand any more: it ends in a record all the same.
             await calls.drain(0)
-            await sandboxes.close_all(_GRACE_SECONDS)
+            await sandboxes.close_all(max(_GRACE_SECONDS, settings.drain_seconds))
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)

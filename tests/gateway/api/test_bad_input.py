@@ -117,6 +117,24 @@ async def test_headers(
         assert gateway.environment.calls == []
 
 
+async def test_pages_that_may_call_are_told_so(open_fake: OpenGateway) -> None:
+    """Others hear nothing; a known host's name is needed, but by probes."""
+    page = "https://console.example"
+    async with open_fake(origins=[page], hosts=["127.0.0.1"]) as gateway:
+        asking = {"Origin": page, "Access-Control-Request-Method": "POST"}
+        allowed = await gateway.ask("OPTIONS", "/v1/executions", key=None, headers=asking)
+        assert allowed.headers["Access-Control-Allow-Origin"] == page
+        assert "Access-Control-Allow-Credentials" not in allowed.headers
+        called = await gateway.ask("POST", "/v1/executions", PROGRAM, headers={"Origin": page})
+        assert called.status == 200
+        evil = asking | {"Origin": "https://evil.example"}
+        refused = await gateway.ask("OPTIONS", "/v1/executions", key=None, headers=evil)
+        assert "Access-Control-Allow-Origin" not in refused.headers
+        for path, status in (("/v1/usage", 403), ("/docs", 403), ("/healthz", 200)):
+            answer = await gateway.ask("GET", path, headers={"Host": "evil.example"})
+            assert answer.status == status
+
+
 async def test_methods_and_paths(open_fake: OpenGateway) -> None:
     """404 and 405 are problems too; what may be done is said."""
     async with open_fake() as gateway:

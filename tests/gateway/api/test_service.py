@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from stockade.gateway.api.app import create_app
 from stockade.gateway.database import DatabaseFault
+from stockade.gateway.executors import _Late
 from stockade.gateway.logs import open_log
 from stockade.gateway.service import Refusal, open_gateway, open_services
 from stockade.gateway.tracing import Tracing
@@ -105,6 +106,32 @@ async def test_a_trace_goes_through_to_the_execution(tmp_path: Path) -> None:
     assert execution.attributes is not None
     assert execution.attributes["stockade.outcome"] == "ok"
     assert any(trace in header for header in seen)
+
+
+async def test_an_executor_that_is_late_once_is_not_left(tmp_path: Path) -> None:
+    """A loaded machine is; one that stays late is left, and taken again when it is back."""
+    late = False
+
+    async with executor_over(FakeEnvironment()) as executor:
+        settings = gateway_settings(tmp_path, [executor.url])
+        make_tenants(settings.database_url)
+        async with open_services(settings, open_log(io.StringIO())) as services:
+            (one,) = services.executors.all
+            check = one.check
+
+            async def checked() -> None:
+                if late:
+                    raise _Late("it does not answer")
+                await check()
+
+            one.check = checked  # type: ignore[method-assign]
+            late = True
+            for healthy in (True, True, False):
+                await services.executors.check_all()
+                assert one.healthy is healthy
+            late = False
+            await services.executors.check_all()
+            assert one.healthy
 
 
 async def test_what_runs_when_it_stops_ends_in_a_record(tmp_path: Path) -> None:

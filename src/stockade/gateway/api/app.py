@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import stockade
@@ -19,7 +20,7 @@ from stockade.gateway.api import (
     terminal,
 )
 from stockade.gateway.api.door import Door
-from stockade.gateway.api.envelope import Envelope
+from stockade.gateway.api.envelope import REQUEST_ID, Envelope
 from stockade.gateway.api.services import Services
 
 _DESCRIPTION = (
@@ -31,15 +32,16 @@ _DESCRIPTION = (
 def create_app(services: Services) -> ASGIApp:
     """The gateway's whole API."""
     settings = services.settings
+    door = Door(
+        RawPaths(create_api(services)),
+        services.keys,
+        nobody=services.nobody,
+        hosts=settings.hosts,
+        origins=settings.origins,
+        refused=services.ledger.record_refusal,
+    )
     return Envelope(
-        Door(
-            RawPaths(create_api(services)),
-            services.keys,
-            nobody=services.nobody,
-            hosts=settings.hosts,
-            origins=settings.origins,
-            refused=services.ledger.record_refusal,
-        ),
+        _shared(door, settings.origins) if settings.origins else door,
         metrics=services.metrics,
         log=services.log,
         tracing=services.tracing,
@@ -79,6 +81,20 @@ def create_api(services: Services) -> FastAPI:
         )
 
     return app
+
+
+def _shared(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
+    """Tell browsers which pages may call (CORS). A key is still needed: none goes by itself."""
+    return CORSMiddleware(
+        app,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST", "PUT", "DELETE"],
+        allow_headers=[
+            "Accept", "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match",
+            "Last-Event-ID", "Prefer", "Range", REQUEST_ID,
+        ],
+        expose_headers=["Content-Range", "ETag", "Location", "Retry-After", REQUEST_ID],
+    )  # fmt: skip
 
 
 class RawPaths:
