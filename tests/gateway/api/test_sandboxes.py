@@ -197,8 +197,10 @@ async def test_a_lease_that_ends_saves_the_workspace(open_fake: OpenGateway) -> 
         path = await open_sandbox(gateway, workspace="w", lease_seconds=0.5)
         await gateway.ask("PUT", path + "/files/a", data=b"1")
         await gone(gateway, path)
-        (kept,) = (await gateway.ask("GET", "/v1/workspaces")).json["workspaces"]
-        assert kept["generation"] == 1
+        async with asyncio.timeout(10):
+            while not (kept := (await gateway.ask("GET", "/v1/workspaces")).json["workspaces"]):
+                await asyncio.sleep(0.05)
+        assert [one["generation"] for one in kept] == [1]
 
 
 async def test_a_terminal(open_fake: OpenGateway) -> None:
