@@ -12,6 +12,7 @@ from stockade.gateway.admission import _ACCOUNT
 from stockade.gateway.database import Database, DatabaseFault
 from stockade.gateway.migrations import revisions, upgrade
 from stockade.gateway.schema import metadata
+from stockade.gateway.writer import Turn, Writer
 
 
 def test_the_migrations_lead_to_the_schema_that_the_code_has(database: Database) -> None:
@@ -146,3 +147,24 @@ def test_what_runs_is_found_without_what_has_ended(tmp_path: Path) -> None:
     assert "COVERING INDEX ix_executions_running (tenant=? AND ended_at=?)" in steps
     assert "COVERING INDEX ix_sandboxes_open (tenant=? AND closed_at=?)" in steps
     database.close()
+
+
+async def test_what_a_power_cut_must_not_take_waits_for_the_disk(tmp_path: Path) -> None:
+    """Idempotency keys: the rest is whole after the death of any process, and quicker."""
+    database = Database.open(f"sqlite:///{tmp_path}/a.db")
+    database.migrate()
+    writer = Writer(database)
+    writer.start()
+    try:
+
+        def synchronous(turn: Turn) -> int:
+            # A pragma that reads is let into a transaction.
+            return int(turn.connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+
+        normal, full = 1, 2
+        assert await writer.write(synchronous) == normal
+        assert await writer.submit(synchronous, durable=True).future == full
+        assert await writer.write(synchronous) == normal
+    finally:
+        await writer.close()
+        database.close()

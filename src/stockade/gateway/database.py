@@ -98,8 +98,16 @@ class Database:
             yield connection, journal
 
     @contextmanager
-    def write_on(self, connection: Connection) -> Iterator[Journal]:
-        """The same on a connection that is kept, made with ``stockade_writes``."""
+    def write_on(self, connection: Connection, *, durable: bool = True) -> Iterator[Journal]:
+        """The same on a connection that is kept, made with ``stockade_writes``.
+
+        Not ``durable``: SQLite does not wait for the disk. Nothing is lost by the death of any
+        process; a power cut takes the last transactions, up to the next durable one, whole.
+        """
+        if connection.dialect.name == "sqlite":
+            raw = connection.connection.driver_connection
+            assert raw is not None
+            raw.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         with connection.begin():
             head = _HEAD.one(connection)
             journal = Journal(connection, self.clock, head.number, head.digest)
@@ -208,9 +216,7 @@ def _make_private(path: Path) -> None:
 def _prepare_sqlite(connection: Any, _: object) -> None:
     for pragma in (
         "journal_mode = WAL",
-        # A commit is on the disk before anybody is told of it: an idempotency key that a power cut
-        # took back would let its request run twice. Commits come in groups, so it costs little.
-        "synchronous = FULL",
+        "synchronous = FULL",  # where it may be less: write_on()
         "foreign_keys = ON",
         "temp_store = MEMORY",
         "trusted_schema = OFF",

@@ -171,6 +171,8 @@ class Ledger:
                 request_digest,
                 job,
             ),
+            # A key that a power cut took back would let its request run twice.
+            durable=idempotency_key is not None,
         )
 
     async def end_execution(
@@ -307,8 +309,8 @@ class Ledger:
 
     # --- what must not get lost -----------------------------------------------------------------
 
-    async def _begin(self, this: str, work: Work[Result]) -> Result:
-        unit: Unit[Result] = self._writer.submit(work)
+    async def _begin(self, this: str, work: Work[Result], *, durable: bool = False) -> Result:
+        unit: Unit[Result] = self._writer.submit(work, durable=durable)
         try:
             return await asyncio.shield(unit.future)
         except asyncio.CancelledError:

@@ -42,8 +42,9 @@ that is raised undoes the unit."""
 class Unit(Generic[Result]):
     """Work that waits, and who waits for it."""
 
-    def __init__(self, work: Work[Result]) -> None:
+    def __init__(self, work: Work[Result], *, durable: bool) -> None:
         self.work = work
+        self.durable = durable
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Result] = self.loop.create_future()
         self.dropped = False
@@ -85,18 +86,21 @@ class Writer:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
 
-    def submit(self, work: Work[Result]) -> Unit[Result]:
-        """Queue a unit. Raises :class:`Unavailable` where too many wait."""
+    def submit(self, work: Work[Result], *, durable: bool = False) -> Unit[Result]:
+        """Queue a unit. Raises :class:`Unavailable` where too many wait.
+
+        ``durable``: it outlives a power cut, too, which takes a wait for the disk.
+        """
         if self._closed:
             raise Unavailable("the gateway is stopping")
         if self._queue.qsize() >= _MOST_WAITING:
             raise Unavailable("the database does not keep up; try again later")
-        unit = Unit(work)
+        unit = Unit(work, durable=durable)
         self._queue.put(unit)
         return unit
 
     async def write(self, work: Work[Result]) -> Result:
-        """Queue a unit, and wait until it is on the disk."""
+        """Queue a unit, and wait until it is committed."""
         return await self.submit(work).future
 
     # --- the thread -----------------------------------------------------------------------------
@@ -136,7 +140,8 @@ class Writer:
             begun = False
             try:
                 connection = self._connect()
-                with self._database.write_on(connection) as journal:
+                durable = any(unit.durable for unit in units)
+                with self._database.write_on(connection, durable=durable) as journal:
                     begun = True
                     now = self._database.clock()
                     for unit in units:
