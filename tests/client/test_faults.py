@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import random
 import socket
 import struct
 import time
@@ -23,6 +24,7 @@ from stockade.api.frames import (
 )
 from stockade.api.problems import Code, Problem
 from stockade.client import Timeouts, open_remote
+from stockade.client.execution import Wanted, contradiction
 from stockade.client.remote import RemoteEnvironment
 from stockade.port import (
     Artefact,
@@ -36,6 +38,7 @@ from stockade.port import (
     Refused,
     SandboxLost,
     SandboxRequest,
+    StockadeError,
     Stream,
     Tier,
     Unavailable,
@@ -841,3 +844,58 @@ async def test_the_key_is_in_no_repr() -> None:
     async with open_remote("http://127.0.0.1:1", key="hunter2") as stockade:
         assert "hunter2" not in repr(stockade) + repr(stockade._transport)
         assert isinstance(stockade, RemoteEnvironment)
+
+
+async def test_closing_does_not_wait_for_a_service_that_does_not_answer() -> None:
+    """What was sent to it may have run."""
+
+    async def play(exchange: Exchange) -> None:
+        await exchange.gone()
+
+    timeouts = dataclasses.replace(HURRIED, silence=60.0, start=60.0)
+    async with serving(play) as peer:
+        async with remote(peer, timeouts) as stockade:
+            running = asyncio.ensure_future(stockade.run(PROGRAM))
+            await asyncio.sleep(0.1)
+            since = time.monotonic()
+        assert time.monotonic() - since < 10
+        assert (await asyncio.wait_for(running, 1)).outcome is Outcome.LOST
+
+
+async def test_whatever_bytes_come() -> None:
+    """An answer with a few of its bytes changed: a record, ``lost``, or an error of the port's."""
+    chance = random.Random(5)
+    body = everything()
+    whole = (
+        f"HTTP/1.1 200 OK\r\nContent-Type: {MEDIA_TYPE}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        f"{len(body):x}\r\n"
+    ).encode() + (body + b"\r\n0\r\n\r\n")
+
+    def changed_somewhere() -> bytes:
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            at = chance.randrange(len(data))
+            match chance.randrange(4):
+                case 0:
+                    data[at] = chance.randrange(256)
+                case 1:
+                    data[at:at] = chance.randbytes(chance.randint(1, 6))
+                case 2:
+                    del data[at : at + chance.randint(1, 8)]
+                case _:
+                    data[at:at] = data[at : at + chance.randint(1, 60)]
+        return bytes(data)
+
+    async def play(exchange: Exchange) -> None:
+        await exchange.write(changed_somewhere())
+        exchange.cut()
+
+    async with serving(play) as peer, remote(peer) as stockade:
+        for _ in range(150):
+            try:
+                execution = await asyncio.wait_for(stockade.run(PROGRAM), 20)
+            except StockadeError:
+                continue
+            # What it printed may be another text: only the connection's TLS could tell.
+            wanted = Wanted(Limits(), PROGRAM.artefacts)
+            assert execution.outcome is Outcome.LOST or contradiction(execution, wanted) is None

@@ -1,6 +1,7 @@
 """A session over HTTP: its lease, its files, and what becomes of it when the other end fails."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 
@@ -194,6 +195,28 @@ async def test_more_than_the_disk_can_hold_is_not_read() -> None:
             async for piece in session.read_file("f"):
                 taken += len(piece)
         assert taken <= 100_000
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+async def test_an_answer_that_trickles_is_cut(part: str) -> None:
+    """Each byte in time, and the whole of it never."""
+
+    async def play(exchange: Exchange) -> None:
+        if part == "body":
+            await exchange.head(200, media="application/octet-stream")
+        while True:
+            await (exchange.chunk(b"x") if part == "body" else exchange.write(b"H"))
+            await asyncio.sleep(0.05)
+
+    timeouts = dataclasses.replace(HURRIED, answer=0.3)
+    async with (
+        serving(opening(play)) as peer,
+        open_remote(peer.url, key="k", timeouts=timeouts) as stockade,
+    ):
+        session = await opened(stockade)
+        with pytest.raises(SandboxLost):
+            async with asyncio.timeout(5):
+                _ = [piece async for piece in session.read_file("f")]
 
 
 @pytest.mark.parametrize(

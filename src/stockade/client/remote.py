@@ -27,6 +27,8 @@ from stockade.port import (
 
 _DEFAULT = SandboxRequest()
 DEFAULT_LEASE_SECONDS = 300.0
+_CALLS_SECONDS = 5.0
+"""How long closing waits for calls that have not begun, to cancel them by their ids."""
 
 
 @asynccontextmanager
@@ -256,7 +258,7 @@ class RemoteEnvironment:
                 if isinstance(result, BaseException)
             ]
             try:
-                async with asyncio.timeout(self._transport.timeouts.answer):
+                async with asyncio.timeout(_CALLS_SECONDS):
                     while self._calling:
                         self._nobody_calls.clear()
                         await self._nobody_calls.wait()

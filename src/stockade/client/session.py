@@ -17,7 +17,14 @@ from stockade.api.problems import Code, Problem
 from stockade.api.requests import LeaseMessage
 from stockade.client import calls, messages
 from stockade.client.execution import FrameReader, RemoteExecution
-from stockade.client.transport import Interrupted, Outgoing, Transport, error_of, parsed
+from stockade.client.transport import (
+    BYTES_PER_SECOND,
+    Interrupted,
+    Outgoing,
+    Transport,
+    error_of,
+    parsed,
+)
 from stockade.port import (
     MIB,
     Execution,
@@ -317,12 +324,15 @@ class RemoteSession:
 
     async def _saved(self, most_bytes: int) -> AsyncGenerator[bytes, None]:
         headers = self._transport.headers(self._tenant, {"Accept": MEDIA_TYPE, **self._meant})
-        response = await self._transport.send("GET", f"{self._path}/workspace", headers)
+        response = await self._head(f"{self._path}/workspace", headers)
         try:
             await self._transport.require(response)
             if response.content_type != MEDIA_TYPE:
                 raise Interrupted("its answer is not in frames")
             frames = FrameReader(self._transport, response)
+            loop = asyncio.get_running_loop()
+            patience = self._transport.timeouts.answer + most_bytes / BYTES_PER_SECOND
+            frames.deadline = loop.time() + patience
             taken = 0
             while (frame := await frames.next()).type is not FrameType.END:
                 if frame.type is FrameType.PROBLEM:
@@ -334,7 +344,9 @@ class RemoteSession:
                     raise Interrupted(
                         f"it sends more than the {most_bytes} bytes that can be there"
                     )
+                since = loop.time()
                 yield frame.payload
+                frames.deadline += loop.time() - since
             await frames.finish()
         except BaseException:
             response.close()
@@ -344,7 +356,7 @@ class RemoteSession:
         headers = self._transport.headers(
             self._tenant, {"Accept": "application/octet-stream", **self._meant}
         )
-        response = await self._transport.send("GET", self._path + path, headers)
+        response = await self._head(self._path + path, headers)
         try:
             await self._transport.require(response)
             if not _says_its_end(response):
@@ -362,6 +374,15 @@ class RemoteSession:
             raise
         finally:
             response.release()
+
+    async def _head(self, path: str, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        """The beginning of an answer, in bounded time."""
+        seconds = self._transport.timeouts.answer
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._transport.send("GET", path, headers)
+        except TimeoutError:
+            raise Interrupted(f"no answer began within {seconds:g} seconds") from None
 
     def _require_open(self) -> None:
         if self._closing is not None:

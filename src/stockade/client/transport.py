@@ -274,7 +274,8 @@ class Transport:
                 raise body.failure from None
             if _refuses_certificate(error):
                 raise Unavailable(f"{self} refuses the client's certificate") from error
-            if self._session.closed:
+            if self._session.closed and type(error) is RuntimeError:
+                # Before anything was sent: else it is a connection that broke off.
                 raise Unavailable("the environment is closed") from None
             raise Interrupted(f"the connection broke off: {_reason(error)}") from error
 
@@ -335,8 +336,18 @@ class Transport:
         return bytes(found)
 
     async def pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """A body as it comes, to its end. Raises :class:`Interrupted`."""
-        while piece := await self.piece(response):
+        """A body as it comes, to its end; one that trickles is cut. Raises :class:`Interrupted`."""
+        loop = asyncio.get_running_loop()
+        waited, taken = 0.0, 0
+        while True:
+            since = loop.time()
+            piece = await self.piece(response)
+            waited += loop.time() - since  # what the caller does in between is not counted
+            taken += len(piece)
+            if not piece:
+                return
+            if waited > self.timeouts.answer + taken / BYTES_PER_SECOND:
+                raise Interrupted(f"it sent {taken} bytes in {waited:.0f} seconds")
             yield piece
 
     async def piece(self, response: aiohttp.ClientResponse) -> bytes:
