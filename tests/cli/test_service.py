@@ -3,6 +3,9 @@
 import asyncio
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -334,3 +337,36 @@ def test_sandboxes_are_listed_and_closed(stockade: Stockade) -> None:
         assert json.loads(stockade(*url, "sandboxes", "list", "--json").out)["id"] == "s1"
         assert stockade(*url, "sandboxes", "close", "s1", "s2").code == 0
         assert len(peer.of("DELETE", "/v1/sandboxes/s1")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (("--url", "https://x", "run", "-c", "1"), "client"),
+        (("--url", "https://x", "jobs", "list"), "client"),
+        (("config", "check", "x"), "service"),
+        (("config", "show", "x"), "service"),
+    ],
+)
+def test_without_the_extra_it_says_what_to_install(arguments: tuple[str, ...], extra: str) -> None:
+    """In a process that cannot import what the extras bring."""
+    program = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('aiohttp', 'pydantic', 'starlette', 'sqlalchemy'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from stockade.cli.main import main\n"
+        "main()"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "STOCKADE_KEY": "k"},
+    )
+    assert completed.returncode == 69, completed.stderr
+    assert f"pip install 'stockade[{extra}]'" in completed.stderr
+    assert "Traceback" not in completed.stderr

@@ -47,11 +47,11 @@ def check(file: str) -> int:
 @click.argument("file", type=FileName())
 def show(file: str) -> int:
     """Print every value, secrets masked, and behind it where it comes from."""
-    from stockade.cli.settings import effective, spelled
-
     settings = _load(file)
     if settings is None:
         return exit_codes.USAGE
+    from stockade.cli.settings import effective, spelled
+
     section = ""
     for key, value, origin in effective(settings):
         first, _, rest = key.partition(".")
@@ -65,9 +65,9 @@ def show(file: str) -> int:
 
 
 def _load(file: str) -> "Settings | None":
-    from stockade.cli.settings import SettingsError, load, models
-
     try:
+        from stockade.cli.settings import SettingsError, load, models
+
         known = models()
     except ImportError as error:
         raise Failure(
