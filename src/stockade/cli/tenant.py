@@ -32,10 +32,6 @@ _OPTIONS = (
         "--trust", type=TRUST_LEVEL, multiple=True, help="A trust level that it may ask for."
     ),
     click.option(
-        "--image", "images", metavar="DIGEST", multiple=True, help="An image that it may use."
-    ),
-    click.option("--any-image", is_flag=True, help="Every image that the executors have."),
-    click.option(
         "--ceiling",
         "ceilings",
         metavar="NAME=VALUE",
@@ -158,7 +154,6 @@ def show(name: str, as_json: bool, database_url: str) -> int:
         ("disabled", spell_moment(found.disabled_at, "no")),
         ("tiers", ", ".join(policy.tiers) or "none"),
         ("trust levels", ", ".join(policy.trust) or "none"),
-        ("images", "any" if policy.images is None else ", ".join(policy.images) or "none"),
         ("egress", policy.egress),
         ("source is kept", "yes" if policy.keep_source else "no"),
     ]
@@ -198,8 +193,6 @@ def _changed(
     *,
     tiers: tuple[Tier, ...],
     trust: tuple[TrustLevel, ...],
-    images: tuple[str, ...],
-    any_image: bool,
     ceilings: tuple[str, ...],
     budgets_: tuple[str, ...],
     keep_source: bool | None,
@@ -208,16 +201,12 @@ def _changed(
 
     from stockade.gateway.policy import Budgets, Ceilings, TenantPolicy
 
-    if images and any_image:
-        raise click.UsageError("--image and --any-image contradict each other")
     new: dict[str, Any] = policy.model_dump()
     new["ceilings"] |= parse_settings(ceilings, "--ceiling", fields_of(Ceilings))
     if tiers:
         new["tiers"] = tiers
     if trust:
         new["trust"] = trust
-    if images or any_image:
-        new["images"] = images or None
     if keep_source is not None:
         new["keep_source"] = keep_source
     used = budgets.model_dump() | parse_settings(budgets_, "--budget", fields_of(Budgets))

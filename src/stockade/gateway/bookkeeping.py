@@ -209,11 +209,7 @@ class Books:
         )
         if execution.outcome is Outcome.UNAVAILABLE:
             # Nothing ran: the same request may be tried again with its key.
-            turn.connection.execute(
-                delete(idempotency).where(
-                    idempotency.c.tenant == row.tenant, idempotency.c.execution_id == row.id
-                )
-            )
+            turn.connection.execute(delete(idempotency).where(idempotency.c.execution_id == row.id))
         used, hit = execution.usage, execution.limit
         _charge(
             turn,

@@ -1,6 +1,6 @@
 """What a tenant may ask for. Whatever is beyond it is refused in a sentence; nothing is clamped."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -18,8 +18,6 @@ from stockade.port import (
 )
 from stockade.port.limits import _LARGEST, _SMALLEST
 from stockade.port.policy import OWN_KERNEL, STRENGTH, candidates
-
-ImageDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
 class _Stored(BaseModel):
@@ -80,8 +78,6 @@ class TenantPolicy(_Stored):
 
     tiers: tuple[Tier, ...] = tuple(tier for tier in STRENGTH if tier in OWN_KERNEL)
     trust: tuple[TrustLevel, ...] = tuple(TrustLevel)
-    images: tuple[ImageDigest, ...] | None = None
-    """Digests of the images that may be used; ``None``: those that the executors have."""
     ceilings: Ceilings = Ceilings()
     egress: Literal["none"] = "none"
     """Nothing can be granted yet."""
@@ -122,13 +118,6 @@ class TenantPolicy(_Stored):
             if lease_seconds is not None:
                 ceilings.judge_lease(lease_seconds, whose)
         return allowed
-
-    def judge_image(self, digest: str | None) -> None:
-        """Of the image that an executor would use. Raises :class:`Refused`."""
-        if self.images is not None and digest not in self.images:
-            raise Refused(
-                "forbidden", f"image {digest} is not allowed; allowed: {_spell(self.images)}"
-            )
 
 
 def _spell(names: tuple[str, ...]) -> str:

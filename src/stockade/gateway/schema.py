@@ -154,6 +154,7 @@ idempotency = Table(
     Column("request_digest", String(128), nullable=False),
     Column("expires_at", BigInteger, nullable=False),
     Index("ix_idempotency_expires_at", "expires_at"),
+    Index("ix_idempotency_execution_id", "execution_id"),
 )
 
 # Executions begun, a second each, of the last minute.

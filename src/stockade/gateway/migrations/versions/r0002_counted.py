@@ -46,3 +46,4 @@ def upgrade() -> None:
         sqlite_where=_OPEN,
         postgresql_where=_OPEN,
     )
+    op.create_index("ix_idempotency_execution_id", "idempotency", ["execution_id"])
