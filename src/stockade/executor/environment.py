@@ -27,7 +27,7 @@ from stockade.port import (
 )
 from stockade.port.policy import DEDICATED
 
-_CLEAN_UP_DELAY = 0.0005
+_CLEAN_UP_DELAY = 0.004
 _DEFAULT = SandboxRequest()
 
 
@@ -221,7 +221,7 @@ class LocalEnvironment:
         task.add_done_callback(self._endings.discard)
 
     async def _clean_up(self, sandbox: Sandbox) -> None:
-        # The caller, whose record is ready, goes first.
+        # The caller, whose record is ready, goes first; behind a service it is some steps away.
         await asyncio.sleep(_CLEAN_UP_DELAY)
         await sandbox.destroy()
 
