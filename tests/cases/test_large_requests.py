@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from tests.contract.kit import command, explain, source, stdout_of
+from tests.contract.kit import command, explain, small, source, stdout_of
+from tests.contract.traits import Traits
 
 from stockade.port import ExecutionEnvironment, InvalidRequest, Outcome, Tier
 from stockade.port.program import MAX_ARGUMENT_BYTES
@@ -29,12 +30,16 @@ async def test_one_argument_and_one_variable_of_the_largest_size(
     assert stdout_of(await real.run(request)) == f"{len(LARGEST)} {len(value)}\n"
 
 
-async def test_all_that_a_request_may_have_at_once(real: ExecutionEnvironment) -> None:
+async def test_all_that_a_request_may_have_at_once(
+    real: ExecutionEnvironment, traits: Traits
+) -> None:
     # A letter that takes six bytes on the wire, so that several windows of it are needed.
     text = "\udcff" * (MAX_ARGUMENT_BYTES - 1)
     environment = {f"V{number}": "\udcff" * 100_000 for number in range(10)} | {"LONG": ""}
     request = source(COUNT + "#" * 500_000, *[text] * 8, environment=environment)
-    assert stdout_of(await real.run(request, stdin=b"x" * 500_000)) == f"{8 * len(text)} 0\n"
+    limits = small(wall_seconds=traits.seconds(30))
+    execution = await real.run(request, limits, stdin=b"x" * 500_000)
+    assert stdout_of(execution) == f"{8 * len(text)} 0\n"
 
 
 async def test_more_than_the_kernel_takes_is_said(real: ExecutionEnvironment) -> None:

@@ -87,7 +87,7 @@ TRAITS = {
         tells_no_new_privs=True,
         clock_is_the_hosts=False,
         cost=10,
-        next_start_seconds=3.0,
+        next_start_seconds=8.0,
         slowness=6.0,
     ),
     Tier.VM: Traits(
@@ -101,7 +101,7 @@ TRAITS = {
         tells_no_new_privs=True,
         clock_is_the_hosts=False,
         cost=20,
-        next_start_seconds=3.0,
+        next_start_seconds=8.0,
         slowness=6.0,
     ),
 }

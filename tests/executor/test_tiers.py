@@ -186,6 +186,18 @@ async def test_what_software_emulates_serves_only_who_names_it() -> None:
     await alone.close()
 
 
+async def test_an_emulated_machine_serves_no_level_that_asks_for_the_boundary() -> None:
+    """Not even where there is nothing else: only a request that names it."""
+    emulated = Driver(VM, emulated=True)
+    tiers = Tiers({VM: opener(emulated)}, Resources())
+    assert await tiers.choose(SandboxRequest()) is emulated
+    regulated = TrustLevel.REGULATED
+    with pytest.raises(Unavailable, match=r"vm \(it runs in software emulation here, which is"):
+        await tiers.choose(SandboxRequest(trust=regulated))
+    assert await tiers.choose(SandboxRequest(trust=regulated, tier=VM)) is emulated
+    await tiers.close()
+
+
 async def test_nobody_emulates_for_strangers() -> None:
     with pytest.raises(InvalidRequest, match="allow_emulation: is for auth_mode=dev"):
         async with open_local(auth_mode=AuthMode.API_KEY, allow_emulation=True):

@@ -1,5 +1,6 @@
 """Images as they may be found: built, half built, changed, of another machine."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from tests.contract.kit import descriptors
 from tests.microvm.kit import write_image
 
+from stockade.executor.microvm.digests import Digests
 from stockade.executor.microvm.image import VARIABLE, find_image, image_store, open_image
 from stockade.port import Unavailable
 
@@ -164,3 +166,41 @@ def test_packages_do_not_name_it(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "j/image.json").read_text()) == two.description
     one.close()
     two.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a plain user's is a copy that nobody can change")
+def test_an_open_image_is_read_again_only_where_it_was_changed(tmp_path: Path) -> None:
+    """By the files that are open: what becomes of their names is no matter."""
+    digests = Digests()
+    folder = write_image(tmp_path / "i")
+    image = open_image(folder, digests)
+    (folder / "initramfs").unlink()
+    (folder / "initramfs").write_bytes(b"another")
+    image.check(digests)
+    with (folder / "kernel").open("r+b") as kernel:
+        kernel.write(b"A")
+    for _ in range(2):
+        with pytest.raises(
+            Unavailable, match=r"kernel is not what image\.json says: it was changed"
+        ):
+            image.check(digests)
+    with (folder / "kernel").open("r+b") as kernel:
+        kernel.write(b"a")
+    image.check(digests)
+    image.close()
+
+
+def test_a_digest_is_of_all_that_a_file_holds(tmp_path: Path) -> None:
+    """Wherever its offset is, which it leaves alone; and is computed once."""
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 3_000_000)
+    digests = Digests()
+    with path.open("rb") as file:
+        file.seek(7)
+        digest = digests.of(file.fileno())
+        assert digest == hashlib.sha256(b"x" * 3_000_000).hexdigest()
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 7
+        assert digests.of(file.fileno()) == digest
+        assert "1 files" in repr(digests)
+        path.write_bytes(b"y")
+        assert digests.of(file.fileno()) == hashlib.sha256(b"y").hexdigest()

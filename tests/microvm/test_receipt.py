@@ -75,3 +75,31 @@ def test_a_host_of_the_images_own_debian() -> None:
 
 def test_a_receipt_of_nothing_proves_nothing() -> None:
     assert len(faults({}, 2)) > 15
+
+
+_ON_DISK = {
+    "mounts": _MOUNTS.replace("/workspace rw,nosuid tmpfs", "/workspace rw,nosuid ext4").replace(
+        "/tmp rw,nosuid tmpfs", "/tmp rw,nosuid ext4"
+    ),
+    "blocks": "vdb rw\nvda ro\n",
+}
+
+
+def test_a_machine_with_a_disk_of_its_own() -> None:
+    """In whatever order its kernel names the two."""
+    assert faults({**_GOOD, **_ON_DISK}, 2, own_disk=True) == []
+    assert len(faults({**_GOOD, **_ON_DISK}, 2)) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ({"mounts": _MOUNTS}, "the file system on /workspace is 'tmpfs', not 'ext4'"),
+        ({"blocks": "vda ro\n"}, "block devices"),
+        ({"blocks": "vda rw\nvdb rw\n"}, "block devices"),
+        ({"blocks": "vda ro\nvdb rw\nvdc rw\n"}, "block devices"),
+    ],
+)
+def test_a_disk_that_is_none(wrong: dict[str, object], fault: str) -> None:
+    found = faults({**_GOOD, **_ON_DISK, **wrong}, 2, own_disk=True)
+    assert fault in found[0]

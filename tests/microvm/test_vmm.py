@@ -4,6 +4,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tests.microvm.kit import fake_qemu, vmm_of
 
 from stockade.executor.microvm import qemu, vmm
 from stockade.executor.microvm.jail import Jail
-from stockade.executor.microvm.qemu import QemuVmm
+from stockade.executor.microvm.qemu import Firmware, QemuVmm
 from stockade.executor.microvm.snapshot import Template
 from stockade.executor.microvm.vmm import Accelerator, Guest, Machine, abandon
 from stockade.executor.supervised import readable
@@ -99,6 +100,40 @@ async def test_what_it_is_told(fake: Fake, machine: Machine, folder: Path) -> No
     assert "share=off" in copied[copied.index("-object") + 1]
     assert booted[booted.index("-append") + 1].endswith(" -- machine 1048576 0 json")
     assert "-kernel" not in copied
+
+
+async def test_what_is_said_of_its_command_line(
+    fake: Fake, machine: Machine, tmp_path: Path
+) -> None:
+    """Word for word what it is told, but for the numbers of open files; of a disk, too."""
+    part = tmp_path / "part"
+    part.write_bytes(b"firmware")
+    firmware = Firmware(os.open(part, os.O_RDONLY), os.open(part, os.O_RDONLY), part)
+    good = fake("good")
+    started_with = QemuVmm(good._qemu, good._jail, good.accelerator, firmware)
+    named: tuple[str, ...] = ()
+    for each, its_machine in ((good, machine), (started_with, replace(machine, own_disk=True))):
+        ram, disk = os.memfd_create("ram"), os.memfd_create("disk")
+        guest = await each.start(
+            "m1", its_machine, ram, (), (), disk=disk if its_machine.own_disk else None
+        )
+        told = arguments_of(guest)
+        told = told[told.index("-nodefaults") : -1]  # a NUL stands behind the last
+        await abandon(guest)
+        os.close(ram)
+        os.close(disk)
+        named = each.command_line(its_machine)
+        assert len(told) == len(named)
+        for word, name in zip(told, named, strict=True):
+            pattern = re.sub(_NAME_OF_FILE, r"\1\\d+", re.escape(name))
+            assert re.fullmatch(pattern, word), (word, name)
+    assert named[named.index("-bios") + 1] == "/proc/self/fd/firmware"
+    assert "own-disk machine 1048576 0 json" in named[named.index("-append") + 1]
+    firmware.close()
+
+
+# Where a command line has the number of one: "fd=", and a path.
+_NAME_OF_FILE = re.compile(r"(fd=|/proc/self/fd/)[a-z](?:[a-z]|,\\ |\\ )*")
 
 
 def arguments_of(guest: Guest) -> list[str]:

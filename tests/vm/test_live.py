@@ -93,7 +93,8 @@ async def test_a_job(environment: LocalEnvironment, scratch: Path) -> None:
     seen = json.loads(stdout_of(execution))
     assert seen["kinds"] == ["ext4", "ext4"]
     assert seen["same"]
-    assert (seen["free"], seen["files"]) == (DISK, FILES)
+    assert seen["files"] == FILES
+    assert DISK <= seen["free"] <= DISK + DISK // 200
     assert seen["kernel"] != os.uname().release
     usage, timings = execution.usage, execution.timings
     assert usage.disk_bytes is not None

@@ -9,7 +9,7 @@ from stockade.executor.cgroups import CgroupError
 from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import SandboxRequest, StockadeError, Tier, Unavailable
-from stockade.port.policy import DEDICATED, candidates, named_by_offer, refusal
+from stockade.port.policy import DEDICATED, WEAKEST, candidates, named_by_offer, refusal
 
 _LEFT_OUT = "this executor was opened without it"
 _EMULATED = "it runs in software emulation here, which is no boundary: it serves who names it"
@@ -90,11 +90,20 @@ class Tiers:
                 driver = self._drivers.get(tier)
             if driver is None:
                 missing[tier] = self._missing[tier]
-            elif driver.emulated and wanted.tier is not tier and len(self._openers) > 1:
+            elif driver.emulated and not self._names(wanted, tier):
                 missing[tier] = _EMULATED
             else:
                 return driver
         raise Unavailable(refusal(wanted.trust, wanted.tier, missing), missing)
+
+    def _names(self, wanted: SandboxRequest, tier: Tier) -> bool:
+        """Whether it is named, by the request or by having no other.
+
+        A level that no other tier may serve says nothing of that: it asks for the boundary.
+        """
+        if wanted.tier is not None:
+            return wanted.tier is tier
+        return len(self._openers) == 1 and WEAKEST[wanted.trust] not in DEDICATED
 
     def opened(self, tier: Tier) -> TierDriver:
         """The driver of a tier that was chosen before."""

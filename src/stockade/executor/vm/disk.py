@@ -17,6 +17,7 @@ _BLOCK: Final = 4096
 _GROUP_BLOCKS: Final = 8 * _BLOCK
 _INODES_IN_BLOCK: Final = 16
 _OWN_INODES: Final = 64
+_BLOCKS_PER_LIST: Final = 256
 _MOST_RESERVED_BLOCKS: Final = 4096
 _SLACK_BLOCKS: Final = 512
 
@@ -28,6 +29,7 @@ def device_bytes(disk_bytes: int, inodes: int) -> int:
     before it is written.
     """
     data = -(-disk_bytes // _BLOCK)
+    data += 1 + data // _BLOCKS_PER_LIST
     table = -(-(inodes + _OWN_INODES) // _INODES_IN_BLOCK)
     blocks = data + table
     for _ in range(4):  # what it takes to keep books grows with it, ever less

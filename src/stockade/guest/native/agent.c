@@ -136,7 +136,9 @@ static bool ending;
 static struct transfer transfers[MOST_TRANSFERS];
 static struct parked parked;
 static struct parked spare; /* for the program after a rehearsal; of a machine's copies */
-static struct statvfs empty_disk; /* a machine's own, with nothing of the guest's on it yet */
+/* A machine's own, with nothing of the guest's on it yet; and its ceiling, less than it has. */
+static struct statvfs empty_disk;
+static unsigned long long disk_ceiling;
 static int doors;
 static int own_process; /* /proc/self, which a kernel of its own is told to hide */
 static bool privileged; /* the agent has rights left, which the program's process must not */
@@ -450,13 +452,16 @@ static struct scratch look_at_scratch(void)
 
     memset(&disk, 0, sizeof disk);
     statvfs(WORKSPACE, &disk);
-    if (machine_has_disk()) /* which had something on it before there was anything of the guest's */
+    if (machine_has_disk()) { /* it had something on it before there was anything of the guest's */
+        const unsigned long long bytes = less(empty_disk.f_bavail, disk.f_bavail) * disk.f_frsize;
+
         return (struct scratch){
-            .bytes = less(empty_disk.f_bavail, disk.f_bavail) * disk.f_frsize,
+            .bytes = bytes < disk_ceiling ? bytes : disk_ceiling,
             .inodes = less(empty_disk.f_ffree, disk.f_ffree),
-            .most_bytes = (unsigned long long)empty_disk.f_bavail * disk.f_frsize,
+            .most_bytes = disk_ceiling,
             .most_inodes = (long long)empty_disk.f_ffree,
         };
+    }
     /* Three of the inodes are ours: sandbox.c. Not every kernel counts. */
     return (struct scratch){
         .bytes = (unsigned long long)(disk.f_blocks - disk.f_bfree) * disk.f_frsize,
@@ -1283,8 +1288,10 @@ static const char *set_up_in_machine(uint64_t bytes, uint64_t inodes)
         failed = machine_confine_scratch(bytes, inodes, GUEST_ID);
     if (failed)
         return failed;
-    if (machine_has_disk())
+    if (machine_has_disk()) {
         statvfs(WORKSPACE, &empty_disk);
+        disk_ceiling = (bytes + empty_disk.f_frsize - 1) / empty_disk.f_frsize * empty_disk.f_frsize;
+    }
     open_own_process();
     failed = confine_bounding_set();
     if (!failed)

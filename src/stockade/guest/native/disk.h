@@ -22,8 +22,9 @@ enum { OWN_INODES = 15 };
 bool disk_is_there(void);
 
 /*
- * Property: as of confine_scratch(); bytes and inodes are exactly as many, for whatever more the
- * disk has is taken up by files that no path of the sandbox leads to.
+ * Property: as of confine_scratch(). Inodes are exactly as many, for whatever more the disk has is
+ * taken up by files that no path of the sandbox leads to; bytes are as many, and one in 256 more
+ * for the file system's own lists.
  */
 const char *disk_confine(uint64_t bytes, uint64_t inodes, uid_t owner);
 

@@ -186,12 +186,8 @@ static void mount_scratch_disk(const char *inodes)
     if (status != 0)
         die("make a file system on", SCRATCH_DISK);
     MUST(umount2(ROOT "/dev", MNT_DETACH), "unmount", "/dev");
-    /*
-     * What was never written is zeros: the file behind the disk is new. Blocks are taken when a
-     * file is written: what is full is then told to who writes, and nothing is counted twice.
-     */
-    MUST(mount(SCRATCH_DISK, ROOT SCRATCH, "ext4", MS_NOSUID | MS_NODEV,
-               "noinit_itable,nodelalloc"),
+    /* What was never written is zeros: the file behind the disk is new. */
+    MUST(mount(SCRATCH_DISK, ROOT SCRATCH, "ext4", MS_NOSUID | MS_NODEV, "noinit_itable"),
          "mount", SCRATCH_DISK);
 }
 
