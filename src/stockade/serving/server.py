@@ -113,6 +113,7 @@ class BoundedServer:
                 ws_max_size=bounds.message_bytes,
                 ws_max_queue=4,
                 ws_per_message_deflate=False,
+                interface="asgi3",
                 lifespan="off",
                 loop="none",
                 log_config=None,

@@ -10,6 +10,7 @@ import pytest
 
 from stockade.api.frames import FrameDecoder, FrameType, RecordAssembler
 from stockade.api.records import DetachedRecord
+from stockade.gateway.api import forms
 from stockade.gateway.policy import Budgets
 from stockade.port import Outcome, Stream, Tier
 from stockade.port.fake import Call, FakeEnvironment, Scripted, cat
@@ -380,6 +381,27 @@ async def test_budgets_say_when_to_try_again(open_fake: OpenGateway) -> None:
         for answer in taken:
             await until_ended(gateway, answer.json["id"])
         assert (await gateway.ask("GET", "/v1/usage")).json["running"] == 0
+
+
+async def test_what_waits_for_its_turn_says_so_and_can_be_cancelled(
+    open_fake: OpenGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher hears that it lives, not that it began; its record says that it never did."""
+    monkeypatch.setattr(forms, "KEEPALIVE_SECONDS", 0.1)
+    async with open_fake([FOREVER], executor={"places": 1}) as gateway:
+        first = await gateway.ask("POST", "/v1/executions", PROGRAM, headers=JOB)
+        waiting = await gateway.ask("POST", "/v1/executions", PROGRAM, headers=JOB)
+        where = waiting.headers["Location"]
+        async with gateway.http.get(
+            gateway.url + where + "/events", headers=gateway.headers()
+        ) as watching:
+            assert await watching.content.readline() == b": still there\n"
+            assert (await gateway.ask("POST", where + "/cancel")).status == 204
+            found = [one async for one in events(watching)]
+        assert [name for name, _, _ in found] == ["record"]
+        assert found[-1][1]["outcome"] == "cancelled"
+        assert len(gateway.environment.calls) == 1
+        await gateway.ask("POST", first.headers["Location"] + "/cancel")
 
 
 async def test_a_tenants_burst_does_not_delay_another(open_fake: OpenGateway) -> None:

@@ -25,6 +25,8 @@ JSON: Final = "application/json"
 KEEPALIVE_SECONDS: Final = 4.0
 """A client takes 20 seconds of silence for a cut."""
 
+_STILL_THERE: Final = b": still there\n\n"
+
 Item = TypeVar("Item")
 
 
@@ -135,15 +137,21 @@ async def begun(call: Call) -> None:
         await call.wait()  # raises what kept it from running
 
 
+async def pauses_until_started(call: Call) -> AsyncIterator[None]:
+    """Until its program may have begun: each time that nothing was to be said for so long."""
+    while not call.started.is_set():
+        try:
+            async with asyncio.timeout(KEEPALIVE_SECONDS):
+                await call.started.wait()
+        except TimeoutError:
+            yield None
+
+
 async def as_frames(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
     """A call's output and record, as binary frames."""
     try:
-        while not call.started.is_set():
-            try:
-                async with asyncio.timeout(KEEPALIVE_SECONDS):
-                    await call.started.wait()
-            except TimeoutError:
-                yield frame(FrameType.KEEPALIVE)
+        async for _ in pauses_until_started(call):
+            yield frame(FrameType.KEEPALIVE)
         if not call.refused:
             yield frame(FrameType.STARTED, StartedMessage(id=call.id).model_dump_json().encode())
         async for piece in with_pauses(reader.pieces()):
@@ -182,7 +190,10 @@ def record_as_frames(id: str, execution: Execution) -> "list[bytes]":
 async def as_events(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
     """A call's output and record, as server-sent events. An output's id is where to go on."""
     try:
-        yield event("started", StartedMessage(id=call.id).model_dump_json())
+        async for _ in pauses_until_started(call):
+            yield _STILL_THERE
+        if call.running is not None:
+            yield event("started", StartedMessage(id=call.id).model_dump_json())
         async for piece in with_pauses(reader.pieces()):
             match piece:
                 case Piece(stream, data, end):
@@ -190,7 +201,7 @@ async def as_events(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
                 case Omitted(count):
                     yield event("omitted", OmittedMessage(bytes=count).model_dump_json())
                 case None:
-                    yield b": still there\n\n"
+                    yield _STILL_THERE
         yield event("record", RecordMessage.of(await call.wait()).model_dump_json())
     except TooSlow:
         yield event("problem", _too_slow().body().decode())
