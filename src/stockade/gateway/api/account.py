@@ -14,6 +14,7 @@ from stockade.api.answers import (
 )
 from stockade.gateway.api.callers import Audits, Cursor, PageSize, Reads
 from stockade.gateway.api.forms import JsonAnswer
+from stockade.gateway.api.lean import LeanRoute
 from stockade.gateway.api.services import Services
 from stockade.gateway.clock import DAY
 
@@ -22,7 +23,7 @@ _EPOCH = date(1970, 1, 1)
 
 def router(services: Services) -> APIRouter:
     """``/v1/usage`` and ``/v1/audit``."""
-    routes = APIRouter(prefix="/v1")
+    routes = APIRouter(prefix="/v1", route_class=LeanRoute)
 
     @routes.get(
         "/usage",

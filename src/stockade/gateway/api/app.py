@@ -1,9 +1,7 @@
 """The application: its routes, behind the door, in the envelope."""
 
-from typing import Any
-
 from fastapi import FastAPI, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,6 +19,7 @@ from stockade.gateway.api import (
 )
 from stockade.gateway.api.door import Door
 from stockade.gateway.api.envelope import REQUEST_ID, Envelope
+from stockade.gateway.api.lean import LeanApi
 from stockade.gateway.api.services import Services
 
 _DESCRIPTION = (
@@ -50,7 +49,7 @@ def create_app(services: Services) -> ASGIApp:
 
 def create_api(services: Services) -> FastAPI:
     """The routes alone."""
-    app = FastAPI(
+    app = LeanApi(
         title="Stockade",
         version=stockade.__version__,
         description=_DESCRIPTION,
@@ -61,18 +60,18 @@ def create_api(services: Services) -> FastAPI:
     )
     problems.install(app, services.ledger.record_refusal)
     runner = executions.Runner(services)
-    app.include_router(executions.router(services, runner))
-    app.include_router(sandboxes.router(services, runner))
-    app.include_router(terminal.router(services))
-    app.include_router(kept.artefacts_router(services))
-    app.include_router(kept.workspaces_router(services))
-    app.include_router(account.router(services))
-    app.include_router(health.router(services))
+    app.add(executions.router(services, runner))
+    app.add(sandboxes.router(services, runner))
+    app.add(terminal.router(services))
+    app.add(kept.artefacts_router(services))
+    app.add(kept.workspaces_router(services))
+    app.add(account.router(services))
+    app.add(health.router(services))
     openapi.install(app)
 
     @app.get("/openapi.json", include_in_schema=False)
-    async def document() -> dict[str, Any]:
-        return app.openapi()
+    async def document() -> Response:
+        return JSONResponse(app.openapi())
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:

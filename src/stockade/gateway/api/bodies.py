@@ -6,9 +6,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pydantic_core
-from fastapi import Request, Response
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from stockade.port import MIB, InvalidRequest, Refused
@@ -90,23 +89,6 @@ class BoundedRequest(Request):
                     "unsupported_media_type", "send JSON, with Content-Type: application/json"
                 )
             return bytes(found)
-
-
-class BoundedRoute(APIRoute):
-    """A route that reads its JSON within bounds."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-        takes_json = self.body_field is not None
-
-        async def bounded(request: Request) -> Response:
-            request = BoundedRequest(request.scope, request.receive)
-            if takes_json:
-                # Now: what goes wrong within FastAPI's own reading is all one error.
-                await request.json()
-            return await handle(request)
-
-        return bounded
 
 
 def declared_length(request: Request) -> int | None:

@@ -21,9 +21,10 @@ from stockade.api.requests import (
     TerminalMessage,
 )
 from stockade.gateway.api import forms
-from stockade.gateway.api.bodies import BoundedRoute, or_gone, streamed
+from stockade.gateway.api.bodies import or_gone, streamed
 from stockade.gateway.api.callers import Cursor, Id, PageSize, Reads, Runs, identified
 from stockade.gateway.api.forms import Form, JsonAnswer, StreamAnswer
+from stockade.gateway.api.lean import LeanRoute
 from stockade.gateway.api.openapi import BINARY, NO_CONTENT, STREAMS
 from stockade.gateway.api.services import Services
 from stockade.gateway.calls import Call, Idempotency, Place
@@ -247,7 +248,7 @@ async def _for_caller(request: Request, call: Call, wanted: Coroutine[Any, Any, 
 
 def router(services: Services, runner: Runner) -> APIRouter:
     """What is below ``/v1/executions``."""
-    routes = APIRouter(prefix="/v1", tags=["executions"], route_class=BoundedRoute)
+    routes = APIRouter(prefix="/v1", tags=["executions"], route_class=LeanRoute)
     calls, ledger = services.calls, services.ledger
 
     async def find(caller: Caller, id: str) -> Call:

@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from stockade.api.answers import HealthMessage
 from stockade.api.problems import Code, Problem
 from stockade.gateway.api.forms import JsonAnswer
+from stockade.gateway.api.lean import LeanRoute
 from stockade.gateway.api.problems import answer
 from stockade.gateway.api.services import Services
 
@@ -17,7 +18,7 @@ _DATABASE_SECONDS = 2.0
 
 def router(services: Services) -> APIRouter:
     """``/healthz``, ``/readyz`` and ``/metrics``."""
-    routes = APIRouter(tags=["operation"])
+    routes = APIRouter(tags=["operation"], route_class=LeanRoute)
 
     @routes.get(
         "/healthz", response_model=HealthMessage, summary="It lives", operation_id="healthz"

@@ -23,6 +23,7 @@ from stockade.gateway.api.callers import (
     plain,
 )
 from stockade.gateway.api.forms import JsonAnswer, StreamAnswer
+from stockade.gateway.api.lean import LeanRoute
 from stockade.gateway.api.openapi import BYTES, NO_CONTENT
 from stockade.gateway.api.services import Services
 from stockade.gateway.clock import to_datetime
@@ -33,7 +34,7 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 
 def artefacts_router(services: Services) -> APIRouter:
     """What is below ``/v1/artefacts``."""
-    routes = APIRouter(prefix="/v1", tags=["artefacts"])
+    routes = APIRouter(prefix="/v1", route_class=LeanRoute, tags=["artefacts"])
     artefacts = services.artefacts
 
     @routes.get(
@@ -134,7 +135,7 @@ def artefacts_router(services: Services) -> APIRouter:
 
 def workspaces_router(services: Services) -> APIRouter:
     """What is below ``/v1/workspaces``."""
-    routes = APIRouter(prefix="/v1", tags=["workspaces"])
+    routes = APIRouter(prefix="/v1", route_class=LeanRoute, tags=["workspaces"])
     workspaces = services.workspaces
 
     @routes.get(

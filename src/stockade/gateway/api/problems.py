@@ -98,10 +98,6 @@ def install(app: FastAPI, record_refusal: RecordRefusal) -> None:
             record_refusal(caller, Action.REQUEST_REFUSED, route, error)
         return answer(problem_of(error), request.scope)
 
-    @app.exception_handler(Exception)
-    async def of_nobody(request: Request, _: Exception) -> Response:
-        return answer(fault(), request.scope)  # the envelope writes it into the log
-
     @app.exception_handler(RequestValidationError)
     async def of_validation(request: Request, error: RequestValidationError) -> Response:
         found = error.errors()

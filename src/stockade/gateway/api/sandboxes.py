@@ -15,10 +15,11 @@ from stockade.api.answers import (
 from stockade.api.headers import decode_path
 from stockade.api.requests import LeaseMessage, ProgramRequestMessage, SessionRequestMessage
 from stockade.gateway.api import forms
-from stockade.gateway.api.bodies import BoundedRoute, or_gone, streamed
+from stockade.gateway.api.bodies import or_gone, streamed
 from stockade.gateway.api.callers import Id, Runs, UsesSandboxes, identified
 from stockade.gateway.api.executions import Accept, Asked, IdempotencyKey, Prefer, Runner
 from stockade.gateway.api.forms import JsonAnswer, StreamAnswer
+from stockade.gateway.api.lean import LeanRoute
 from stockade.gateway.api.openapi import BINARY, BYTES, NO_CONTENT, STREAMS
 from stockade.gateway.api.services import Services
 from stockade.gateway.sandboxes import OpenSandbox
@@ -27,7 +28,7 @@ from stockade.port import MIB, SandboxLost, check_workspace_path
 
 def router(services: Services, runner: Runner) -> APIRouter:
     """What is below ``/v1/sandboxes``."""
-    routes = APIRouter(prefix="/v1", tags=["sandboxes"], route_class=BoundedRoute)
+    routes = APIRouter(prefix="/v1", tags=["sandboxes"], route_class=LeanRoute)
     sandboxes = services.sandboxes
 
     @routes.post(
