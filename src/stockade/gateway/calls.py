@@ -121,7 +121,8 @@ class Call:
         self.started: asyncio.Event = asyncio.Event()
         """Set when the program may have begun, and when all is over."""
         self.running: RunningExecution | None = None
-        self.cancelled = asyncio.Event()
+        self.cancelled: asyncio.Future[None] = loop.create_future()
+        """Done when somebody wants its end."""
         self._ended: asyncio.Future[Execution] = loop.create_future()
         self._ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
@@ -149,7 +150,8 @@ class Call:
 
     def cancel(self) -> None:
         """End it: at once, wherever it is."""
-        self.cancelled.set()
+        if not self.cancelled.done():
+            self.cancelled.set_result(None)
 
     async def signal(self, number: int) -> None:
         """Raises :class:`~stockade.port.Refused` for one that has not begun, or has ended."""
@@ -393,9 +395,9 @@ class Calls:
     async def _or_cancelled(self, call: Call, running: "Awaitable[Execution]") -> Execution:
         """Run it until it ends or somebody cancels it."""
         run: asyncio.Task[Execution] = asyncio.ensure_future(running)
-        cancelled = asyncio.ensure_future(call.cancelled.wait())
+        either: list[asyncio.Future[Any]] = [run, call.cancelled]
         try:
-            await asyncio.wait([run, cancelled], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not run.done():
                 if call.running is not None:
                     with contextlib.suppress(StockadeError):
@@ -407,7 +409,6 @@ class Calls:
                         return Execution(Outcome.CANCELLED, "it was cancelled before it began")
             return await run
         finally:
-            cancelled.cancel()
             if not run.done():
                 run.cancel()
                 await asyncio.wait([run])

@@ -12,7 +12,14 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from opentelemetry.trace import NoOpTracerProvider, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    NoOpTracerProvider,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import stockade
@@ -60,6 +67,9 @@ class Tracing:
         attributes: Mapping[str, str | int | float] | None = None,
     ) -> Iterator[Span]:
         """A span around what happens inside; what raises marks it, in its type's name alone."""
+        if self._provider is None and parent is None:
+            yield INVALID_SPAN
+            return
         with self._tracer.start_as_current_span(
             name,
             parent,
@@ -76,8 +86,10 @@ class Tracing:
                 raise
 
     @staticmethod
-    def incoming(headers: Mapping[str, str]) -> Context:
+    def incoming(headers: Mapping[str, str]) -> Context | None:
         """What a caller's headers say; whatever is no ``traceparent`` counts as none."""
+        if "traceparent" not in headers:
+            return None
         return _CARRIER.extract(headers, Context())
 
     @staticmethod

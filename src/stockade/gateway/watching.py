@@ -110,8 +110,11 @@ class Reader:
         """Of the piece that comes next."""
         self._log = log
 
-    async def pieces(self) -> AsyncIterator[Piece | Omitted]:
-        """Until the execution's end. Raises :class:`TooSlow`."""
+    async def pieces(self, pause: float | None = None) -> AsyncIterator[Piece | Omitted | None]:
+        """Until the execution's end; ``None`` after each ``pause`` in seconds without any.
+
+        Raises :class:`TooSlow`.
+        """
         log = self._log
         begun = False
         while True:
@@ -121,7 +124,8 @@ class Reader:
             if index >= len(log._pieces):  # noqa: SLF001
                 if log.ended:
                     return
-                await log._news.wait()  # noqa: SLF001
+                if not await _came(log._news, pause):  # noqa: SLF001
+                    yield None
                 continue
             stream, data, end = log._pieces[index]  # noqa: SLF001
             start = end - len(data)
@@ -144,3 +148,12 @@ class Reader:
         """It reads no more, and holds nobody back."""
         self._log._holders.discard(self)  # noqa: SLF001
         self._log._has_read()  # noqa: SLF001
+
+
+async def _came(news: asyncio.Event, within: float | None) -> bool:
+    try:
+        async with asyncio.timeout(within):
+            await news.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -10,9 +10,6 @@ from typing import Any, Final, TypeVar
 from opentelemetry.trace import TracerProvider
 from pydantic import BaseModel
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -437,14 +434,10 @@ def create_app(
     methods: dict[str, dict[str, Endpoint]] = {}
     for method, path, endpoint in paths:
         methods.setdefault(path, {})[method] = endpoint
-    app = Starlette(
-        routes=[Route(path, _Methods(found)) for path, found in methods.items()],
-        middleware=[
-            Middleware(Gate, token=settings.read_token(), log=log),
-        ],
-        exception_handlers={HTTPException: _no_route},
-    )
+    app = Starlette(routes=[Route(path, _Methods(found)) for path, found in methods.items()])
     app.router.redirect_slashes = False
+    # Nothing stands around the gate, which makes an answer of whatever goes wrong behind it.
+    app.middleware_stack = Gate(app.router, settings.read_token(), log)
     app.state.service = service
     return app
 
@@ -465,10 +458,6 @@ class _Methods:
                 )
             )
         await endpoint(scope, receive, send)
-
-
-async def _no_route(_request: Request, _error: Exception) -> Any:
-    raise Refusal(Problem.make(Code.NOT_FOUND, "there is no such path"))
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

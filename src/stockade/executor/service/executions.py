@@ -154,6 +154,8 @@ class Executions:
             return
         try:
             await answer.record(execution)
+            # The loop sends at the end of its turn: not behind what is noted here.
+            await asyncio.sleep(0)
         except ValueError as error:
             # Thousands of artefacts with long names, and nothing of it was sent.
             await answer.problem(Problem.make(Code.TOO_LARGE, f"the record: {error}"))

@@ -6,6 +6,7 @@ import hmac
 import re
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stockade.api import headers as names
@@ -63,6 +64,9 @@ class Gate:
             return
         except Refusal as refusal:
             problem = refusal.problem
+        except HTTPException:
+            # Of the router: which methods a path takes, its endpoint says itself.
+            problem = Problem.make(Code.NOT_FOUND, "there is no such path")
         except CallerGone as error:
             problem = Problem.make(Code.INVALID_REQUEST, str(error))
         except StockadeError as error:

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pydantic_core
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive
 
 from stockade.port import MIB, InvalidRequest, Refused
 
@@ -17,6 +18,8 @@ MOST_JSON_BYTES: Final = 48 * MIB
 _MOST_TOGETHER: Final = 512 * MIB
 _JSON_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 60.0
+
+T = TypeVar("T")
 
 
 class Room:
@@ -126,21 +129,37 @@ def too_large(most: int) -> Refused:
     return Refused("too_large", f"the body exceeds {most} bytes")
 
 
-async def or_gone(request: Request, wanted: Coroutine[Any, Any, Any]) -> Any:
-    """Wait for something as long as the caller does. Raises :class:`ClientDisconnect`."""
-    waiting = asyncio.ensure_future(wanted)
-    leaving = asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait([waiting, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            raise ClientDisconnect
-        return waiting.result()
-    finally:
-        for task in (waiting, leaving):
+async def or_gone(receive: Receive, wanted: Coroutine[Any, Any, T]) -> T:
+    """Wait for something as long as the caller does. Raises :class:`ClientDisconnect`.
+
+    In this task, which who leaves cancels: a task of its own for each wait took a tenth of a call.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before, over, left = task.cancelling(), False, False
+
+    def leave(leaving: "asyncio.Task[None]") -> None:
+        nonlocal left
+        if not over and not leaving.cancelled():
+            leaving.exception()  # a connection that cannot be read is one that is gone
+            left = True
             task.cancel()
-        await asyncio.wait([waiting, leaving])
+
+    leaving = asyncio.ensure_future(_gone(receive))
+    leaving.add_done_callback(leave)
+    try:
+        return await wanted
+    except asyncio.CancelledError:
+        if left and task.cancelling() <= before + 1:
+            raise ClientDisconnect from None
+        raise
+    finally:
+        over = True
+        leaving.cancel()
+        if left:
+            task.uncancel()
 
 
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,6 +1,7 @@
 """What is around every request: its id, its span, its line in the log, its numbers, and a problem
 for whatever nobody foresaw."""
 
+import asyncio
 import re
 import secrets
 import time
@@ -79,6 +80,9 @@ class Envelope:
         ) as span:
             try:
                 await self._app(scope, receive, enveloped)
+                if whole:
+                    # The loop sends at the end of its turn: not behind what is noted here.
+                    await asyncio.sleep(0)
             except ClientDisconnect:
                 state["left"] = True
             except Exception:

@@ -240,7 +240,7 @@ def ended(id: str, execution: Execution) -> ExecutionMessage:
 async def _for_caller(request: Request, call: Call, wanted: Coroutine[Any, Any, Any]) -> Any:
     """Wait as long as the caller does; one who leaves cancels it."""
     try:
-        return await or_gone(request, wanted)
+        return await or_gone(request.receive, wanted)
     except BaseException:
         call.cancel()  # does nothing to what has ended
         raise

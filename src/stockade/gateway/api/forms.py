@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final
 
 from fastapi import Response
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from stockade.api.answers import OmittedMessage, OutputMessage, StartedMessage
@@ -15,6 +16,7 @@ from stockade.api.frames import FrameType, encode_output, encode_record
 from stockade.api.frames import encode as frame
 from stockade.api.problems import Code, Problem
 from stockade.api.records import RecordMessage
+from stockade.gateway.api.bodies import or_gone
 from stockade.gateway.api.problems import fault, problem_of
 from stockade.gateway.calls import Call
 from stockade.gateway.watching import Omitted, Piece, Reader, TooSlow
@@ -26,8 +28,6 @@ KEEPALIVE_SECONDS: Final = 4.0
 """A client takes 20 seconds of silence for a cut."""
 
 _STILL_THERE: Final = b": still there\n\n"
-
-Item = TypeVar("Item")
 
 
 class Form(Enum):
@@ -94,21 +94,15 @@ class StreamAnswer(Response):
         self._gone = gone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_left(receive))
+        whole = False
         try:
-            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
-            else:
-                scope["state"]["left"] = True
+            await or_gone(receive, self._send(send))
+            whole = True
+        except ClientDisconnect:
+            scope["state"]["left"] = True
         finally:
-            whole = sending.done() and not sending.cancelled() and sending.exception() is None
             if not whole:
                 self._gone()
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.wait([sending, leaving])
             # Now, and not whenever it is collected: it may hold a program back.
             await self._pieces.aclose()
 
@@ -117,13 +111,15 @@ class StreamAnswer(Response):
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
         async for piece in self._pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            more = not isinstance(piece, Last)
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+            if not more:
+                return
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class Last(bytes):
+    """A piece behind which nothing comes: it goes out together with the answer's end."""
 
 
 async def begun(call: Call) -> None:
@@ -154,7 +150,7 @@ async def as_frames(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
             yield frame(FrameType.KEEPALIVE)
         if not call.refused:
             yield frame(FrameType.STARTED, StartedMessage(id=call.id).model_dump_json().encode())
-        async for piece in with_pauses(reader.pieces()):
+        async for piece in reader.pieces(KEEPALIVE_SECONDS):
             match piece:
                 case Piece(Stream.STDOUT, data):
                     yield frame(FrameType.STDOUT, data)
@@ -162,8 +158,12 @@ async def as_frames(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
                     yield frame(FrameType.STDERR, data)
                 case _:
                     yield frame(FrameType.KEEPALIVE)
+        held: bytes | None = None
         for part in encode_record(await call.wait()):
-            yield part
+            if held is not None:
+                yield held
+            held = part
+        yield Last(held or b"")
     except TooSlow:
         yield frame(FrameType.PROBLEM, _too_slow().body())
     except StockadeError as error:
@@ -194,7 +194,7 @@ async def as_events(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
             yield _STILL_THERE
         if call.running is not None:
             yield event("started", StartedMessage(id=call.id).model_dump_json())
-        async for piece in with_pauses(reader.pieces()):
+        async for piece in reader.pieces(KEEPALIVE_SECONDS):
             match piece:
                 case Piece(stream, data, end):
                     yield output_event(stream, data, end)
@@ -242,42 +242,6 @@ def event(name: str, data: str, id: int | None = None) -> bytes:
 def output_event(stream: Stream, data: bytes, end: int) -> bytes:
     """Some output."""
     return event("output", OutputMessage(stream=stream, data=data).model_dump_json(), end)
-
-
-async def with_pauses(
-    items: AsyncIterator[Item], seconds: float = KEEPALIVE_SECONDS
-) -> AsyncIterator[Item | None]:
-    """The items, and ``None`` whenever none came for so long."""
-    following: asyncio.Future[Item] | None = None
-    try:
-        while True:
-            if following is None:
-                following = asyncio.ensure_future(_next(items))
-            await asyncio.wait([following], timeout=seconds)
-            if not following.done():
-                yield None
-                continue
-            try:
-                item = following.result()
-            except _End:
-                return
-            following = None
-            yield item
-    finally:
-        if following is not None:
-            following.cancel()
-            await asyncio.wait([following])
-
-
-class _End(Exception):
-    """A task cannot raise ``StopAsyncIteration``."""
-
-
-async def _next(items: AsyncIterator[Item]) -> Item:
-    try:
-        return await anext(items)
-    except StopAsyncIteration:
-        raise _End from None
 
 
 async def each(pieces: "list[bytes]") -> AsyncGenerator[bytes, None]:

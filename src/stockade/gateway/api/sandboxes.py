@@ -42,7 +42,9 @@ def router(services: Services, runner: Runner) -> APIRouter:
         request: Request, caller: UsesSandboxes, message: SessionRequestMessage
     ) -> Response:
         """It lives as long as its lease. A lease above the ceiling is refused, never clamped."""
-        opened: SandboxStateMessage = await or_gone(request, sandboxes.open(caller, message))
+        opened: SandboxStateMessage = await or_gone(
+            request.receive, sandboxes.open(caller, message)
+        )
         request.scope["state"]["subject"] = opened.id
         return JsonAnswer(opened, 201, {"Location": f"/v1/sandboxes/{opened.id}"})
 
@@ -137,7 +139,7 @@ def router(services: Services, runner: Runner) -> APIRouter:
         """Streamed. An answer that stops without its end was cut."""
         sandbox, name = _file(request, caller, id, path)
         pieces = _read(sandbox, name)
-        first = await or_gone(request, _first(pieces))
+        first = await or_gone(request.receive, _first(pieces))
         return StreamAnswer(
             _with_first(first, pieces),
             "application/octet-stream",
