@@ -88,3 +88,15 @@ async def test_the_caller_holds_the_guest_back_until_it_leaves() -> None:
     await asyncio.sleep(0)
     reader.close()
     await writing
+
+
+async def test_a_pause_is_told_and_nothing_is_lost_behind_it() -> None:
+    """Whoever sends the pieces on says that it still lives, and then what came."""
+    log = OutputLog()
+    pieces = log.open().pieces(0.01)
+    assert await anext(pieces) is None
+    assert await anext(pieces) is None
+    await log.add(Stream.STDOUT, b"late")
+    assert await anext(pieces) == Piece(Stream.STDOUT, b"late", 4)
+    log.end()
+    assert [piece async for piece in pieces] == []

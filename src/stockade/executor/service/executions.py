@@ -154,7 +154,7 @@ class Executions:
             return
         try:
             await answer.record(execution)
-            # The loop sends at the end of its turn: not behind what is noted here.
+            # A turn's second write leaves at its end: not behind what is noted here.
             await asyncio.sleep(0)
         except ValueError as error:
             # Thousands of artefacts with long names, and nothing of it was sent.

@@ -81,7 +81,7 @@ class Envelope:
             try:
                 await self._app(scope, receive, enveloped)
                 if whole:
-                    # The loop sends at the end of its turn: not behind what is noted here.
+                    # A turn's second write leaves at its end: not behind what is noted here.
                     await asyncio.sleep(0)
             except ClientDisconnect:
                 state["left"] = True
