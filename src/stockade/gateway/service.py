@@ -212,6 +212,8 @@ async def _sweep(artefacts: ArtefactStore, workspaces: Workspaces, log: Log) -> 
             removed = await artefacts.sweep() + await workspaces.sweep()
         except StockadeError as error:
             log.warning("nothing was swept", why=str(error))
+        except Exception:  # a database's fault, say: the next time is another try
+            log.exception("nothing was swept")
         else:
             if removed:
                 log.info("swept", removed=removed)
@@ -220,7 +222,10 @@ async def _sweep(artefacts: ArtefactStore, workspaces: Workspaces, log: Log) -> 
 async def _anchor(audit: Audit, seconds: float, log: Log) -> None:
     """The trail's end, where who can write the database cannot write."""
     while True:
-        log.info("audit anchor", anchor=str(await asyncio.to_thread(audit.head)))
+        try:
+            log.info("audit anchor", anchor=str(await asyncio.to_thread(audit.head)))
+        except Exception:  # one that could not be read must not be the last
+            log.exception("no audit anchor")
         await asyncio.sleep(seconds)
 
 
