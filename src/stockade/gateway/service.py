@@ -30,6 +30,7 @@ from stockade.gateway.tracing import Tracing
 from stockade.gateway.workspaces import Workspaces
 from stockade.port import StockadeError
 from stockade.serving import BoundedServer, Bounds, Listening
+from stockade.serving.tls import server_context
 
 _SWEEP_SECONDS: Final = 600.0
 _GRACE_SECONDS: Final = 10.0
@@ -238,17 +239,10 @@ def _listening(settings: GatewaySettings) -> Listening:
 def _tls(tls: Tls | None) -> ssl.SSLContext | None:
     if tls is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(tls.certificate, tls.key)
-        if tls.client_ca is not None:
-            context.load_verify_locations(tls.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:
-        raise Refusal(f"tls: a certificate or key cannot be used: {error}") from None
-    return context
+        return server_context(tls.certificate, tls.key, tls.client_ca)
+    except ValueError as error:
+        raise Refusal(str(error)) from None
 
 
 def _notify(state: str) -> None:
