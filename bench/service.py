@@ -1,6 +1,10 @@
 """What the service adds to a call, and how many calls a second it serves."""
 
 import asyncio
+import json
+import re
+import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -8,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from bench.contestants import BARE, OUTPUT, SOURCE
-from bench.report import Promise, Report, Summary, Table, milliseconds
+from bench.report import Promise, Report, Summary, Table, absent_row, milliseconds
 from bench.services import Services
 from bench.throughput import take_turns
 from bench.turns import COLUMNS, Once, figures, rows, sample, time_program
@@ -20,6 +24,7 @@ EXECUTOR = "executor over a unix socket"
 GATEWAY = "gateway and executor over unix sockets"
 ADDED_TARGET = 0.003
 CALLERS = (1, 8, 64)
+WRK_CONNECTIONS = 8
 _SETTLE_SECONDS = 0.06
 _NAMESPACE = SandboxRequest(tier=Tier.NAMESPACE)
 _REQUEST = ExecutionRequest(PythonSource(SOURCE))
@@ -49,6 +54,7 @@ async def measure(rounds: int, seconds: float) -> Report:
             | {f"{EMBEDDED}, 8 at once": _callers(embedded, 8)},
             seconds,
         )
+    rates |= await _wrk(seconds)
     added = summaries[GATEWAY].median - summaries[EMBEDDED].median
     return Report(
         "service",
@@ -67,6 +73,8 @@ async def measure(rounds: int, seconds: float) -> Report:
                 ("what", "per second", "worst slice"),
                 tuple(
                     (name, f"{sum(values) / len(values):.0f}", f"{min(values):.0f}")
+                    if values
+                    else absent_row(3, name, "it is not installed")
                     for name, values in rates.items()
                 ),
                 (f"{seconds:g} s each, in slices that take turns.",),
@@ -82,6 +90,44 @@ async def measure(rounds: int, seconds: float) -> Report:
         ),
         figures(summaries) | {name: {"slices": values} for name, values in rates.items()},
     )
+
+
+async def _wrk(seconds: float) -> dict[str, list[float]]:
+    """The same load from a program that nobody here wrote, over TCP. Every answer has to be good."""
+    name = f"wrk, {WRK_CONNECTIONS} connections, over TCP"
+    if (wrk := shutil.which("wrk")) is None:
+        return {name: []}
+    with tempfile.TemporaryDirectory(prefix="stockade-bench-") as folder:
+        services = Services(Path(folder), port=_free_port())
+        async with services.running():
+            script = Path(folder) / "post.lua"
+            body = {
+                "program": {"kind": "python", "source": SOURCE},
+                "sandbox": {"tier": Tier.NAMESPACE},
+            }
+            script.write_text(
+                'wrk.method = "POST"\n'
+                f"wrk.body = [[{json.dumps(body)}]]\n"
+                'wrk.headers["Content-Type"] = "application/json"\n'
+                f'wrk.headers["Authorization"] = "Bearer {services.add_tenant("wrk")}"\n'
+            )
+            running = await asyncio.create_subprocess_exec(
+                *(wrk, "-t1", f"-c{WRK_CONNECTIONS}", f"-d{max(1, round(seconds))}", "--timeout"),
+                *("30s", "-s", str(script), f"{services.gateway_url}/v1/executions"),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            said = (await running.communicate())[0].decode()
+    rate = re.search(r"^Requests/sec:\s+([0-9.]+)$", said, re.MULTILINE)
+    if running.returncode or rate is None or "Non-2xx" in said or "Socket errors" in said:
+        raise RuntimeError(f"wrk: {said}")
+    return {name: [float(rate[1])]}
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
 
 
 def _once(environment: ExecutionEnvironment) -> Once:

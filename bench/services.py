@@ -93,11 +93,19 @@ class Service:
 class Services:
     """A configuration in a folder, and the two processes that it is for."""
 
-    def __init__(self, folder: Path, tiers: tuple[Tier, ...] = (Tier.NAMESPACE,)) -> None:
+    def __init__(
+        self, folder: Path, tiers: tuple[Tier, ...] = (Tier.NAMESPACE,), port: int | None = None
+    ) -> None:
+        """``port``: of 127.0.0.1, for what speaks to no unix socket."""
         self.folder = folder
         self.tiers = tiers
         self.executor_url = f"unix:{folder}/executor.sock"
+        self._port = port
+        listen = f'unix = "{folder}/gateway.sock"'
         self.gateway_url = f"unix:{folder}/gateway.sock"
+        if port is not None:
+            listen = f'host = "127.0.0.1", port = {port}'
+            self.gateway_url = f"http://127.0.0.1:{port}"
         self.token = secrets.token_hex(32)
         token_file = folder / "token"
         token_file.touch(0o600)
@@ -114,7 +122,7 @@ tiers = [{names}]
 
 [gateway]
 database_url = "sqlite:///{folder}/gateway.db"
-listen = {{ unix = "{folder}/gateway.sock" }}
+listen = {{ {listen} }}
 executors = [
     {{ name = "one", url = "unix://{folder}/executor.sock", token_file = "{token_file}" }},
 ]
@@ -188,8 +196,9 @@ where = "{folder}/artefacts"
 
     def raw_gateway(self, key: str) -> aiohttp.ClientSession:
         """Requests that no client of ours makes."""
+        unix = self._port is None
         return aiohttp.ClientSession(
-            "http://gateway",
-            connector=aiohttp.UnixConnector(f"{self.folder}/gateway.sock"),
+            "http://gateway" if unix else self.gateway_url,
+            connector=aiohttp.UnixConnector(f"{self.folder}/gateway.sock") if unix else None,
             headers={"Authorization": f"Bearer {key}"} if key else {},
         )

@@ -81,6 +81,27 @@ def test_when_up_itself_is_killed_nothing_goes_on(tmp_path: Path) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.tier("namespace")
+def test_a_closed_terminal_ends_it_like_ctrl_c(tmp_path: Path) -> None:
+    """And its folder, with a token and a database in it, is gone."""
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [*STOCKADE, "up", "--port", "0", "--tier", "namespace"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        folder = _folder(int(_until(said, r"gateway: serves \(pid (\d+)", process)[1]))
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(90) == 0, said.read_text()
+        assert not folder.exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
 def _folder(gateway: int) -> Path:
     words = Path(f"/proc/{gateway}/cmdline").read_bytes().split(b"\0")
     return Path(os.fsdecode(words[words.index(b"--config") + 1])).parent

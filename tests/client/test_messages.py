@@ -106,6 +106,21 @@ def test_a_session_is_read_as_it_was_meant(
     assert (read.lease_seconds, read.workspace) == (lease, workspace)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [bytes(2**20), b"\n" * 2**20, b"\x1b[0m" * 2**18, "\u4e16\u754c".encode() * 2**17],
+    ids=["zeros", "lines", "colours", "Chinese"],
+)
+def test_no_content_grows_beyond_base64(data: bytes) -> None:
+    """What a gateway takes, its executor must not refuse as too large."""
+    request = ExecutionRequest(PythonSource(data), files={"file": data})
+    written = messages.execution(request, SandboxRequest(), data)
+    read = ExecutionRequestMessage.model_validate_json(written)
+    assert read.to_port() == request
+    assert read.stdin == data
+    assert len(written) < 3 * len(data) * 4 / 3 + 1000
+
+
 def test_a_name_that_comes_twice_is_refused() -> None:
     """In a list that can be said, and one of them would be lost."""
     twice = [{"name": "a", "content": "1"}, {"name": "a", "content": "2"}]

@@ -1,6 +1,7 @@
 import asyncio
 import base64
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from tests.gateway.conftest import MakeCaller, SetClock, facts, rows, url_of
 from stockade.gateway.audit import verify
 from stockade.gateway.database import Database, DatabaseFault
 from stockade.gateway.executions import Begun, Repeated, RequestFacts
-from stockade.gateway.keys import Caller
+from stockade.gateway.keys import Caller, Keys
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.schema import audit, executions, records
 from stockade.gateway.tenants import Tenants
@@ -413,6 +414,51 @@ async def test_an_end_is_written_when_the_database_is_back(
     failures[0] = 0
     await ledger.beat()
     assert (await ledger.list_executions("acme", running=True)).executions == ()
+
+
+async def test_what_could_not_be_ended_for_long_is_ended_as_lost(
+    database: Database, keys: Keys, tenant: MakeCaller
+) -> None:
+    """Else it would run for ever, and hold its place in the tenant's budget."""
+    acme = tenant(concurrency=1, sandboxes=1)
+    moments = itertools.count(0, 61)  # each look at the clock is a minute later
+    async with Ledger(
+        database, keys, heartbeat_seconds=3600, monotonic=lambda: float(next(moments))
+    ) as ledger:
+        await ledger.begin_sandbox(acme, "s1", SandboxRequest(tenant="acme"), 60, "work")
+        await ledger.begin_execution(acme, "e1", facts())
+        commit = ledger._writer._commit
+
+        def fail(units: object) -> None:
+            raise OperationalError("", {}, Exception("the disk is full"))
+
+        ledger._writer._commit = fail  # type: ignore[method-assign]
+        with pytest.raises(Unavailable, match="database"):
+            await ledger.end_execution("e1", OK)
+        with pytest.raises(Unavailable, match="database"):
+            await ledger.end_sandbox("s1", "closed")
+        ledger._writer._commit = commit  # type: ignore[method-assign]
+        await ledger.beat()
+        assert (await ledger.find_execution("acme", "e1")).outcome is Outcome.LOST
+        await ledger.begin_execution(acme, "e2", facts())
+        await ledger.begin_sandbox(acme, "s2", SandboxRequest(tenant="acme"), 60, "work")
+
+
+async def test_a_heart_beats_on_after_a_fault(ledger: Ledger) -> None:
+    """A gateway whose heartbeat stands still is taken for dead."""
+    ledger._heartbeat_seconds = 0.01
+    beats: asyncio.Queue[None] = asyncio.Queue()
+
+    async def beat() -> None:
+        beats.put_nowait(None)
+        raise RuntimeError("a fault")
+
+    ledger.beat = beat  # type: ignore[method-assign]
+    beating = asyncio.create_task(ledger._beat_for_ever())
+    async with asyncio.timeout(30):
+        await beats.get()
+        await beats.get()
+    beating.cancel()
 
 
 async def test_one_bad_unit_does_not_take_the_others_with_it(

@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from stockade.executor.service.settings import ExecutorSettings as ServiceSettings
+from stockade.gateway.api.bodies import MOST_JSON_BYTES
 from stockade.gateway.settings import ExecutorSettings, GatewaySettings, Tls, is_loopback
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -98,3 +100,8 @@ def test_an_unknown_key_is_an_error() -> None:
 )  # fmt: skip
 def test_what_is_loopback(host: str, local: bool) -> None:
     assert is_loopback(host) is local
+
+
+def test_what_a_gateway_takes_an_executor_takes_too() -> None:
+    """With room for what the client writes anew."""
+    assert ServiceSettings.model_fields["most_body_bytes"].default > MOST_JSON_BYTES * 1.25

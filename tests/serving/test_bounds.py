@@ -53,6 +53,16 @@ async def _answer(streams: Streams) -> tuple[int, dict[str, Any]]:
     return int(head.split()[1]), json.loads(body)
 
 
+def _handshake(more: bytes) -> bytes:
+    """A WebSocket's, whose parser is another one."""
+    return (
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        + more
+        + b"\r\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("sent", "status", "code"),
     [
@@ -73,6 +83,18 @@ async def _answer(streams: Streams) -> tuple[int, dict[str, Any]]:
         ),
         pytest.param(
             b"GET / HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n", 400, "invalid_request", id="NUL"
+        ),
+        pytest.param(
+            _handshake(b"Content-Length: 5\r\n"), 400, "invalid_request", id="WebSocket, body"
+        ),
+        pytest.param(
+            _handshake(b"Transfer-Encoding: chunked\r\n"),
+            400,
+            "invalid_request",
+            id="WebSocket, chunks",
+        ),
+        pytest.param(
+            _handshake(b"X: y\r\n" * 200), 400, "invalid_request", id="WebSocket, many headers"
         ),
     ],
 )

@@ -114,6 +114,38 @@ class _EndMessage(_Part):
     enforcement: Mapping[str, Enforcement] = Field(default_factory=dict)
     attestation: AttestationMessage | None = None
 
+    def execution(
+        self,
+        *,
+        stdout: Captured,
+        stderr: Captured,
+        result: bytes | None,
+        artefacts: tuple[Artefact, ...],
+        missing: tuple[MissingArtefact, ...],
+    ) -> Execution:
+        """The port's record, with its bytes. ``missing``: artefacts, beside those that were."""
+        return Execution(
+            outcome=self.outcome,
+            detail=self.detail,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            limit=None if self.limit is None else LimitHit(**vars(self.limit)),
+            stdout=stdout,
+            stderr=stderr,
+            result=result,
+            artefacts=artefacts,
+            missing_artefacts=(
+                *(MissingArtefact(one.name, one.reason) for one in self.missing_artefacts),
+                *missing,
+            ),
+            usage=Usage(**vars(self.usage)),
+            timings=Timings(**vars(self.timings)),
+            tier=self.tier,
+            image=self.image,
+            enforcement=dict(self.enforcement),
+            attestation=None if self.attestation is None else Attestation(**vars(self.attestation)),
+        )
+
 
 class RecordMessage(_EndMessage):
     """The record of one execution."""
@@ -167,12 +199,7 @@ class DetachedRecord(_EndMessage):
     def to_port(self, blobs: Sequence[bytes]) -> Execution:
         """The port's record. ``blobs``: as :meth:`sizes` has them, the empty ones too."""
         head, tail, error_head, error_tail, result, *artefacts = blobs
-        return Execution(
-            outcome=self.outcome,
-            detail=self.detail,
-            exit_code=self.exit_code,
-            signal=self.signal,
-            limit=None if self.limit is None else LimitHit(**vars(self.limit)),
+        return self.execution(
             stdout=Captured(head, tail, self.stdout.total),
             stderr=Captured(error_head, error_tail, self.stderr.total),
             result=None if self.result is None else result,
@@ -180,15 +207,7 @@ class DetachedRecord(_EndMessage):
                 Artefact(message.name, data, message.digest)
                 for message, data in zip(self.artefacts, artefacts, strict=True)
             ),
-            missing_artefacts=tuple(
-                MissingArtefact(message.name, message.reason) for message in self.missing_artefacts
-            ),
-            usage=Usage(**vars(self.usage)),
-            timings=Timings(**vars(self.timings)),
-            tier=self.tier,
-            image=self.image,
-            enforcement=dict(self.enforcement),
-            attestation=None if self.attestation is None else Attestation(**vars(self.attestation)),
+            missing=(),
         )
 
 

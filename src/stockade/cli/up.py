@@ -181,7 +181,8 @@ class _Plan:
 async def _run(plan: _Plan) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # SIGHUP is a terminal's that is closed: nothing is left behind then, either.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     children = (plan.executor, plan.gateway)
     with _display(children) as show:

@@ -3,6 +3,7 @@
 Each call makes one, and the port has judged each value already: so without models.
 """
 
+import base64
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -23,6 +24,11 @@ from stockade.port import (
 
 _LIMITS = tuple(field.name for field in fields(Limits))
 _DEFAULT = Limits()
+_SHORT = 4096
+_ESCAPED = b'"\\\b\t\n\f\r'
+"""Two bytes each in JSON."""
+_CONTROLS = bytes(set(range(32)) - set(_ESCAPED))
+"""Six bytes each."""
 
 
 def execution(request: ExecutionRequest, sandbox: SandboxRequest, stdin: bytes | None) -> bytes:
@@ -48,7 +54,7 @@ def _program_request(request: ExecutionRequest, stdin: bytes | None) -> dict[str
     if request.environment:
         found["environment"] = _named(request.environment, encode_name, "value")
     if request.files:
-        found["files"] = _named(request.files, encode_content, "content")
+        found["files"] = _named(request.files, _content, "content")
     if request.artefacts:
         found["artefacts"] = [encode_name(name) for name in request.artefacts]
     if request.working_directory:
@@ -59,7 +65,7 @@ def _program_request(request: ExecutionRequest, stdin: bytes | None) -> dict[str
             "columns": request.terminal.columns,
         }
     if stdin is None or stdin:
-        found["stdin"] = None if stdin is None else encode_content(stdin)
+        found["stdin"] = None if stdin is None else _content(stdin)
     return found
 
 
@@ -70,6 +76,20 @@ def _named(
     if all(_is_text(name) for name in pairs):
         return {name: encode(value) for name, value in pairs.items()}
     return [{"name": encode_name(name), content: encode(value)} for name, value in pairs.items()]
+
+
+def _content(data: bytes) -> str | dict[str, str]:
+    """Bytes, as what is asked for has them: never much longer than base64.
+
+    A file of zeros is text, and six times as long in JSON: what a gateway takes, an executor would
+    refuse as too large.
+    """
+    if len(data) > _SHORT:
+        others = len(data.translate(None, _CONTROLS))
+        escapes = 5 * (len(data) - others) + len(data) - len(data.translate(None, _ESCAPED))
+        if escapes > len(data) // 3:
+            return {"base64": base64.b64encode(data).decode()}
+    return encode_content(data)
 
 
 def _is_text(name: str) -> bool:
@@ -86,12 +106,12 @@ def _program(program: Program) -> dict[str, Any]:
         case PythonSource(source=source):
             if isinstance(source, str):
                 source = os.fsencode(source)
-            found = {"kind": "python", "source": encode_content(source)}
+            found = {"kind": "python", "source": _content(source)}
         case PythonScript():
             found = {
                 "kind": "script",
                 "name": encode_name(program.name),
-                "source": encode_content(program.source),
+                "source": _content(program.source),
             }
         case Command():
             return {"kind": "command", "argv": [encode_name(word) for word in program.argv]}
@@ -118,4 +138,6 @@ def _sandbox(sandbox: SandboxRequest) -> dict[str, Any]:
 
 
 def _dumped(found: dict[str, Any]) -> bytes:
-    return json.dumps(found, separators=(",", ":"), allow_nan=False).encode()
+    # As UTF-8: what is not ASCII would be two or three times as long in escapes.
+    text = json.dumps(found, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")  # what is no text, the service refuses

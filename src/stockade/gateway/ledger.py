@@ -189,7 +189,8 @@ class Ledger:
         """
         kept = KeptRecord.of(execution, self._retention.record_bytes)
         await self._persist(
-            lambda turn: self._books.end(turn, execution_id, execution, kept, tuple(artefacts))
+            execution_id,
+            lambda turn: self._books.end(turn, execution_id, execution, kept, tuple(artefacts)),
         )
 
     async def find_execution(self, tenant: str, execution_id: str) -> ExecutionEntry:
@@ -253,7 +254,9 @@ class Ledger:
 
         ``reason``: ``closed``, ``lease``, ``lost``, or the like.
         """
-        await self._persist(lambda turn: self._books.close_sandbox(turn, sandbox_id, reason))
+        await self._persist(
+            sandbox_id, lambda turn: self._books.close_sandbox(turn, sandbox_id, reason)
+        )
 
     async def find_sandbox(self, tenant: str, sandbox_id: str) -> SandboxEntry:
         """An open one. Raises :class:`Refused`."""
@@ -340,7 +343,7 @@ class Ledger:
             )
             unit.future.add_done_callback(forget)
 
-    async def _persist(self, work: Work[None]) -> None:
+    async def _persist(self, this: str, work: Work[None]) -> None:
         """Write an end, and try again while the database is away: it must not get lost."""
         until, pause, unsure = self._monotonic() + _PERSIST_SECONDS, 0.1, False
         while True:
@@ -348,6 +351,8 @@ class Ledger:
                 return await asyncio.shield(self._writer.submit(work).future)
             except Unavailable:
                 if self._monotonic() >= until:
+                    # Else it would run for ever, and hold its place in the tenant's budget.
+                    self._abandoned[this] = lost("the database failed for long as it ended")
                     raise
                 unsure = True
                 await asyncio.sleep(pause)
@@ -363,7 +368,10 @@ class Ledger:
     async def _beat_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_seconds)
-            await self.beat()
+            try:
+                await self.beat()
+            except Exception:  # noqa: BLE001 - a heart that stops is a gateway that is taken for dead
+                self._log.exception("ledger.beat_failed")
 
     async def beat(self) -> None:
         """Say that this gateway lives, find those that do not, and throw away what is over."""

@@ -273,7 +273,10 @@ class Sandboxes:
 
     async def look_after(self, database: Database) -> None:
         """End what executors have lost, and what a gateway that died has left there, for ever."""
-        await self._end_orphans(database)
+        try:
+            await self._end_orphans(database)
+        except Exception:  # noqa: BLE001 - their leases end them, and the rest is to be looked after
+            self._log.exception("what a dead gateway left was not ended")
         while True:
             recovered = asyncio.ensure_future(self._executors.recovered.get())
             await asyncio.wait([recovered], timeout=_LOOK_SECONDS)
@@ -282,6 +285,8 @@ class Sandboxes:
                 await self._look()
             except StockadeError as error:
                 self._log.warning("executors were not asked for their sandboxes", why=str(error))
+            except Exception:  # noqa: BLE001 - whoever is not asked now is asked the next time
+                self._log.exception("executors were not asked for their sandboxes")
 
     async def close_all(self, seconds: float) -> None:
         """The gateway stops: save and close each."""

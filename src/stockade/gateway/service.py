@@ -30,6 +30,7 @@ from stockade.gateway.tracing import Tracing
 from stockade.gateway.workspaces import Workspaces
 from stockade.port import StockadeError
 from stockade.serving import BoundedServer, Bounds, Listening
+from stockade.serving.tls import server_context
 
 _SWEEP_SECONDS: Final = 600.0
 _GRACE_SECONDS: Final = 10.0
@@ -212,6 +213,8 @@ async def _sweep(artefacts: ArtefactStore, workspaces: Workspaces, log: Log) -> 
             removed = await artefacts.sweep() + await workspaces.sweep()
         except StockadeError as error:
             log.warning("nothing was swept", why=str(error))
+        except Exception:  # a database's fault, say: the next time is another try
+            log.exception("nothing was swept")
         else:
             if removed:
                 log.info("swept", removed=removed)
@@ -220,7 +223,10 @@ async def _sweep(artefacts: ArtefactStore, workspaces: Workspaces, log: Log) -> 
 async def _anchor(audit: Audit, seconds: float, log: Log) -> None:
     """The trail's end, where who can write the database cannot write."""
     while True:
-        log.info("audit anchor", anchor=str(await asyncio.to_thread(audit.head)))
+        try:
+            log.info("audit anchor", anchor=str(await asyncio.to_thread(audit.head)))
+        except Exception:  # one that could not be read must not be the last
+            log.exception("no audit anchor")
         await asyncio.sleep(seconds)
 
 
@@ -233,17 +239,10 @@ def _listening(settings: GatewaySettings) -> Listening:
 def _tls(tls: Tls | None) -> ssl.SSLContext | None:
     if tls is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(tls.certificate, tls.key)
-        if tls.client_ca is not None:
-            context.load_verify_locations(tls.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:
-        raise Refusal(f"tls: a certificate or key cannot be used: {error}") from None
-    return context
+        return server_context(tls.certificate, tls.key, tls.client_ca)
+    except ValueError as error:
+        raise Refusal(str(error)) from None
 
 
 def _notify(state: str) -> None:

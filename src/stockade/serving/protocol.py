@@ -84,11 +84,22 @@ class _BoundedProtocol(HttpToolsProtocol):
         if not self._idle():
             self.send_400_response("a second request before the first was answered")
             return
+        if self.parser.should_upgrade() and self._should_upgrade() and self._announces_body():
+            # uvicorn waits for it, and nobody else does: no time is up while it does not come.
+            self.send_400_response("a WebSocket's handshake has no body")
+            return
         try:
             super().on_headers_complete()
         except ValueError:
             # Of a target that is no URL, or not ASCII; uvicorn lets it end the connection.
             self.send_400_response("the request's target is no path")
+
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
+        # Its parser's bounds are other ones, and uvicorn leaves what is beyond them unanswered.
+        protocol: Any = self.transport.get_protocol()
+        if not protocol.handshake_initiated:
+            self.send_400_response("that is no WebSocket's handshake, or too long a one")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -128,6 +139,12 @@ class _BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Whatever is no HTTP."""
         self._refuse(HTTPStatus.BAD_REQUEST, Problem.make(Code.INVALID_REQUEST, msg))
+
+    def _announces_body(self) -> bool:
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+            for name, value in self.headers
+        )
 
     def _idle(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from stockade.serving.bounds import Bounds
@@ -16,6 +17,24 @@ _PAUSE_SECONDS: Final = 0.1
 def most_handshakes(connections: int) -> int:
     """At once, beside so many connections."""
     return connections // 4 + 16
+
+
+def server_context(certificate: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:
+    """TLS 1.2 or later. ``client_ca``: whose certificates callers must have.
+
+    Raises ``ValueError`` for files that cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        raise ValueError(f"tls: a certificate or key cannot be used: {error}") from None
+    return context
 
 
 class TlsAcceptor:

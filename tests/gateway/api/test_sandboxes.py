@@ -82,6 +82,7 @@ async def test_a_name_need_not_be_text(open_fake: OpenGateway) -> None:
         assert (await gateway.ask("PUT", path + "/files/a%ff", data=b"x")).status == 204
         assert list(gateway.environment.sessions[0].workspace) == ["a\udcff"]
         entries = (await gateway.ask("GET", path + "/folders/")).json["entries"]
+        assert (await gateway.ask("GET", path + "/folders")).json["entries"] == entries
         assert entries[0]["name"] == {"base64": "Yf8="}
 
 

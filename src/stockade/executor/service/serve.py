@@ -26,7 +26,7 @@ from stockade.executor.service.app import Service, create_app
 from stockade.executor.service.logs import Log, ToLog, make_log
 from stockade.executor.service.settings import ExecutorSettings, SettingsError, UnixAddress
 from stockade.serving import BoundedServer, Bounds, Listening
-from stockade.serving.tls import most_handshakes
+from stockade.serving.tls import most_handshakes, server_context
 
 _FILES_OF_OURS: Final = 256
 """Descriptors for whatever is neither a sandbox's nor a connection."""
@@ -192,17 +192,10 @@ def _tls(settings: ExecutorSettings) -> ssl.SSLContext | None:
     tls = settings.tls
     if tls is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(tls.certificate, tls.key)
-        if tls.client_ca is not None:
-            context.load_verify_locations(tls.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:
-        raise SettingsError(f"tls: a certificate or key cannot be used: {error}") from None
-    return context
+        return server_context(tls.certificate, tls.key, tls.client_ca)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
 
 
 def _group(settings: ExecutorSettings) -> int | None:

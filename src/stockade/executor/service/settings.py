@@ -168,7 +168,7 @@ class ExecutorSettings(BaseModel):
     """How long a connection may wait for its next request."""
     stalled_seconds: float = Field(default=60.0, gt=0, le=3600)
     """How long a caller may neither send a byte that is waited for nor take one that is sent."""
-    most_body_bytes: int = Field(default=32 * MIB, ge=1024, le=1024 * MIB)
+    most_body_bytes: int = Field(default=64 * MIB, ge=1024, le=1024 * MIB)
     """Of a request's JSON."""
     most_buffered_bytes: int = Field(default=256 * MIB, ge=1024)
     """Of the JSON of all requests together."""

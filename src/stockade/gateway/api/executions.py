@@ -38,15 +38,12 @@ from stockade.port import (
     Execution,
     ExecutionRequest,
     InvalidRequest,
-    LimitHit,
     MissingArtefact,
     Outcome,
     Refused,
     SandboxRequest,
     TerminalSize,
-    Timings,
     Unavailable,
-    Usage,
 )
 
 _MOST_STDIN: Final = 2**40
@@ -187,7 +184,7 @@ class Runner:
         record = entry.record
         assert record is not None
         there: list[Artefact] = []
-        missing = [MissingArtefact(one.name, one.reason) for one in record.missing_artefacts]
+        missing: list[MissingArtefact] = []
         for one in record.artefacts:
             try:
                 pieces = self._services.artefacts.read(caller.tenant, one.digest)
@@ -195,23 +192,12 @@ class Runner:
                 there.append(Artefact(one.name, data, one.digest))
             except Refused as refused:
                 missing.append(MissingArtefact(one.name, str(refused)))
-        hit = record.limit
-        return Execution(
-            record.outcome,
-            record.detail,
-            exit_code=record.exit_code,
-            signal=record.signal,
-            limit=None if hit is None else LimitHit(hit.name, hit.ceiling, hit.used),
-            stdout=Captured(**dict(record.stdout)),
-            stderr=Captured(**dict(record.stderr)),
+        return record.execution(
+            stdout=Captured(**vars(record.stdout)),
+            stderr=Captured(**vars(record.stderr)),
             result=record.result,
             artefacts=tuple(there),
-            missing_artefacts=tuple(missing),
-            usage=Usage(**dict(record.usage)),
-            timings=Timings(**dict(record.timings)),
-            tier=record.tier,
-            image=record.image,
-            enforcement=dict(record.enforcement),
+            missing=tuple(missing),
         )
 
 

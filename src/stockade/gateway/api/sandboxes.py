@@ -154,6 +154,10 @@ def router(services: Services, runner: Runner) -> APIRouter:
             async with sandboxes.watched(sandbox):
                 raise
 
+    @routes.get("/sandboxes/{id}/folders", include_in_schema=False)
+    async def list_workspace(request: Request, caller: UsesSandboxes, id: Id) -> Response:
+        return await list_folder(request, caller, id, "")
+
     @routes.get(
         "/sandboxes/{id}/folders/{path:path}",
         response_model=FolderMessage,
