@@ -53,7 +53,8 @@ async def test_a_wait_ends_when_the_caller_leaves() -> None:
     with pytest.raises(ClientDisconnect):
         await or_gone(receive, forever())
     task = asyncio.current_task()
-    assert ended and task is not None
+    assert ended
+    assert task is not None
     assert not task.cancelling()
     await asyncio.sleep(0)
 
