@@ -88,11 +88,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if item.name.startswith(tuple(f"{name}[gateway" for name in NO_GATEWAYS))
+        or ("tests/cases/" in item.nodeid and over_http(item))  # they look into sandboxes
         or (not every and takes_minutes(item))
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+def over_http(item: pytest.Item) -> bool:
+    """Whether its environment is a service."""
+    return "[remote" in item.name or "[gateway" in item.name
 
 
 def takes_minutes(item: pytest.Item) -> bool:

@@ -91,9 +91,12 @@ def test_a_closed_terminal_ends_it_like_ctrl_c(tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            # The commands for tenants are told of the real database so: it is none of ours.
+            env={**os.environ, "STOCKADE_GATEWAY__DATABASE_URL": f"sqlite:///{tmp_path}/real.db"},
         )
     try:
         folder = _folder(int(_until(said, r"gateway: serves \(pid (\d+)", process)[1]))
+        assert not (tmp_path / "real.db").exists()
         process.send_signal(signal.SIGHUP)
         assert process.wait(90) == 0, said.read_text()
         assert not folder.exists()

@@ -39,6 +39,7 @@ _GATEWAY_ID: Final = 64_802
 _READY_SECONDS: Final = 180.0
 _STOP_SECONDS: Final = 90.0
 _PR_SET_PDEATHSIG: Final = 1
+_SETTINGS: Final = ("STOCKADE_EXECUTOR__", "STOCKADE_GATEWAY__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +211,14 @@ async def _run(plan: _Plan) -> int:
 async def _start(plan: _Plan, child: Child, show: Show, stopping: asyncio.Event) -> None:
     if stopping.is_set() or (child is plan.gateway and not plan.executor.alive):
         return
+    # Neither gets the other's settings, which may have a database's password. What is exported for
+    # a real service, such as the database of its tenants, is nothing for a development one at all.
+    own = () if plan.key else (f"STOCKADE_{child.name.upper()}__",)
     environment = {
-        name: value for name, value in os.environ.items() if name != "STOCKADE_EXECUTOR_TOKEN"
+        name: value
+        for name, value in os.environ.items()
+        if name != "STOCKADE_EXECUTOR_TOKEN"
+        and (name.startswith(own) or not name.startswith(_SETTINGS))
     }
     arguments = ["--config", str(plan.config)]
     if child is plan.executor and plan.key:

@@ -41,6 +41,7 @@ async def open_remote(
     client_certificate: tuple[str | Path, str | Path] | str | Path | None = None,
     timeouts: Timeouts | None = None,
     more_headers: Callable[[], Mapping[str, str]] = dict,
+    called: str | None = None,
 ) -> "AsyncIterator[RemoteEnvironment]":
     """A service, by its URL; nothing is asked of it before the first call.
 
@@ -48,8 +49,8 @@ async def open_remote(
     whose it is: this one's, unless a :class:`~stockade.port.SandboxRequest` says another.
     ``ca``: a file with the certificates to trust instead of the system's. ``client_certificate``:
     a file with a certificate and its key, or one file each. ``more_headers``: called for each
-    request; what it gives goes with it, such as ``traceparent``. Raises
-    :class:`~stockade.port.InvalidRequest`.
+    request; what it gives goes with it, such as ``traceparent``. ``called``: what errors and
+    records call the service instead of its URL. Raises :class:`~stockade.port.InvalidRequest`.
     """
     if tenant is not None:
         SandboxRequest(tenant=tenant)  # refuses a name that is none
@@ -60,6 +61,7 @@ async def open_remote(
         tls=client_tls(ca, client_certificate),
         timeouts=timeouts or Timeouts(),
         more_headers=more_headers,
+        called=called,
     )
     async with RemoteEnvironment(transport) as environment:
         yield environment

@@ -152,6 +152,7 @@ class Transport:
         tls: ssl.SSLContext | None,
         timeouts: Timeouts,
         more_headers: Callable[[], Mapping[str, str]] = dict,
+        called: str | None = None,
     ) -> None:
         if not _KEY.fullmatch(key):
             raise InvalidRequest("key", "it is not 1 to 1024 visible ASCII characters")
@@ -159,6 +160,7 @@ class Transport:
         self.timeouts = timeouts
         self._address = address
         self._more_headers = more_headers
+        self._called = called
         self._headers = {
             "Authorization": f"Bearer {key}",
             "User-Agent": f"stockade/{stockade.__version__}",
@@ -193,7 +195,7 @@ class Transport:
         return f"<Transport to {self._address}>"
 
     def __str__(self) -> str:
-        return str(self._address)
+        return self._called or str(self._address)
 
     async def close(self) -> None:
         """Close the connections, with whatever uses them."""

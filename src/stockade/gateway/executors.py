@@ -123,6 +123,8 @@ class Executors:
                     client_certificate=certificate,
                     timeouts=_RPC,
                     more_headers=tracing.outgoing,
+                    # Where it is, is nothing for tenants, who read these errors and records.
+                    called=f"executor {where.name}",
                 )
                 environment = await opening.__aenter__()
                 stack.push_async_callback(_close, opening)
@@ -132,6 +134,7 @@ class Executors:
                     tenant=None,
                     tls=client_tls(where.ca, certificate),
                     timeouts=Timeouts(connect=_CHECK_DEADLINE, reach=0.0, silence=_CHECK_DEADLINE),
+                    called=f"executor {where.name}",
                 )
                 stack.push_async_callback(checking.close)
                 every.append(Executor(where, environment, checking))

@@ -304,6 +304,10 @@ async def test_an_executor_that_was_killed_has_lost_its_sessions(
         await before.__aexit__(None, None, None)
         record = await until_ended(gateway, job.json["id"])
         assert record["outcome"] in ("lost", "cancelled")
+        refused = await gateway.ask("POST", "/v1/executions", PROGRAM)
+        assert refused.status == 503
+        for told in (record["detail"], refused.json["detail"]):
+            assert str(port) not in told, "where an executor is, is nothing for tenants"
         async with asyncio.timeout(10):
             while (await gateway.ask("GET", "/readyz")).status != 503:
                 await asyncio.sleep(0.1)
