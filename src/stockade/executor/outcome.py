@@ -128,7 +128,7 @@ def _judge_stop(stopped: Stopped, evidence: Evidence, limits: Limits) -> Judgeme
             )
         case Stopped.CANCELLED:
             return Judgement(
-                Outcome.CANCELLED, f"the caller cancelled it after {evidence.wall_seconds:.1f} s"
+                Outcome.CANCELLED, f"it was cancelled after {evidence.wall_seconds:.1f} s"
             )
         case _:
             return _lost(evidence)

@@ -118,7 +118,7 @@ class SubmittedExecution:
     def _cancelled_record(self, waited: float) -> Execution:
         return Execution(
             Outcome.CANCELLED,
-            f"the caller cancelled it after {waited:.1f} s, before its machine was up",
+            f"it was cancelled after {waited:.1f} s, before its machine was up",
             timings=Timings(waited=waited),
             tier=self._profile.tier,
         )

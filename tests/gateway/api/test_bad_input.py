@@ -131,8 +131,9 @@ async def test_pages_that_may_call_are_told_so(open_fake: OpenGateway) -> None:
         refused = await gateway.ask("OPTIONS", "/v1/executions", key=None, headers=evil)
         assert "Access-Control-Allow-Origin" not in refused.headers
         for path, status in (("/v1/usage", 403), ("/docs", 403), ("/healthz", 200)):
-            answer = await gateway.ask("GET", path, headers={"Host": "evil.example"})
-            assert answer.status == status
+            for host in ("evil.example", "evil.example@127.0.0.1", "127.0.0.1/evil.example"):
+                answer = await gateway.ask("GET", path, headers={"Host": host})
+                assert answer.status == status, host
 
 
 async def test_methods_and_paths(open_fake: OpenGateway) -> None:

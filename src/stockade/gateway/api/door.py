@@ -3,6 +3,7 @@
 An endpoint that is added below ``/v1`` is behind the door without saying so.
 """
 
+import re
 from collections.abc import Collection
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from stockade.port import Refused, StockadeError
 
 TERMINAL_PROTOCOL: Final = "stockade.terminal.v1"
 _KEY_PROTOCOL: Final = "stockade.key."
+_NAME: Final = re.compile(r"[^@/?#\\\s]*")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -131,6 +133,8 @@ async def refuse_websocket(scope: Scope, send: Send, status: int, body: bytes) -
 
 
 def _host(value: str) -> str | None:
+    if not _NAME.fullmatch(value):
+        return None  # of "evil@localhost" and "localhost/evil", another reads another name
     try:
         return urlsplit(f"//{value}").hostname
     except ValueError:
