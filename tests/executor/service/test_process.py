@@ -126,7 +126,7 @@ async def test_the_deadline_cancels_what_runs(tmp_path: Path) -> None:
         assert rest[-1].type is FrameType.END
         assert b'"cancelled"' in rest[-2].payload
         assert executor.wait(10) == 0
-        assert 0.4 < time.monotonic() - began < 8
+        assert 0.4 < time.monotonic() - began < 30
 
 
 @NAMESPACE
@@ -348,6 +348,8 @@ async def test_mutual_tls(tmp_path: Path) -> None:
         assert await health("client") == 200
         for _, writer in silent:
             writer.close()
+        closing = (writer.wait_closed() for _, writer in silent)
+        await asyncio.gather(*closing, return_exceptions=True)
         executor.send_signal(signal.SIGTERM)
         assert executor.wait(10) == 0
 

@@ -70,7 +70,7 @@ async def test_a_lease_ends_it_and_what_runs(caller: Caller, environment: FakeEn
     async with caller.running(f"{path}/executions", source="sleep") as (_, _, frames):
         assert (await caller.call("GET", path)).json["execution"]
         rest = [frame async for frame in frames]
-    assert 0.2 < time.monotonic() - began < 3
+    assert 0.2 < time.monotonic() - began < 15
     assert environment.calls[0].execution is not None
     assert environment.calls[0].execution.outcome is Outcome.CANCELLED
     assert rest[-1].type is FrameType.END
