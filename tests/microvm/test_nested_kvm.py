@@ -22,7 +22,7 @@ SECONDS = 240.0
 pytestmark = [
     pytest.mark.tier("microvm"),
     pytest.mark.nested_kvm,
-    pytest.mark.timeout(2 * SECONDS),
+    pytest.mark.timeout(3 * SECONDS),
 ]
 
 Use = Callable[[Tier], dict[str, Any]]
