@@ -64,7 +64,9 @@ def server(folder: Path) -> Iterator[str]:
         )  # fmt: skip
         run(
             str(programs / "pg_ctl"), "-D", str(data), "-w", "-t", "60", "-l", str(home / "log"),
-            "-o", f"-k {home} -c listen_addresses='' -c max_connections=200",
+            # Nothing in /dev/shm, which other tests look at.
+            "-o", f"-k {home} -c listen_addresses='' -c max_connections=200 "
+            "-c dynamic_shared_memory_type=mmap",
             "start",
         )  # fmt: skip
         try:
