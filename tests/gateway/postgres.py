@@ -66,7 +66,7 @@ def server(folder: Path) -> Iterator[str]:
             str(programs / "pg_ctl"), "-D", str(data), "-w", "-t", "60", "-l", str(home / "log"),
             # Nothing in /dev/shm, which other tests look at.
             "-o", f"-k {home} -c listen_addresses='' -c max_connections=200 "
-            "-c dynamic_shared_memory_type=mmap",
+            "-c dynamic_shared_memory_type=mmap -c autovacuum=off",
             "start",
         )  # fmt: skip
         try:

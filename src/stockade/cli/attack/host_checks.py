@@ -195,8 +195,12 @@ class Traces:
             for path in (*root.glob("stockade-*"), *root.glob("*/stockade-*"))
             if own in path.name
         ]
-        ipc = Path("/proc/sysvipc")
-        segments = [p.read_text().partition("\n")[2] for p in ipc.glob("*")] if ipc.exists() else []
+        # Their key and number: the rest of a line changes with who uses them, a database say.
+        segments = [
+            f"{kind.name} {' '.join(line.split()[:2])}"
+            for kind in Path("/proc/sysvipc").glob("*")
+            for line in kind.read_text().splitlines()[1:]
+        ]
         return cls(
             frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
             frozenset(cgroups),
