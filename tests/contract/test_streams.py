@@ -101,12 +101,14 @@ async def test_a_slow_sink_holds_the_guest_back(real: ExecutionEnvironment) -> N
         "for _ in range(64): os.write(1, b'x' * 65536)\n"
         "os.write(3, b'%.3f' % (time.monotonic() - start))"
     )
-    held = asyncio.Event()
+    writes, held = asyncio.Event(), asyncio.Event()
 
     async def sink(stream: Stream, data: bytes) -> None:
+        writes.set()
         await held.wait()
 
     running = await real.start(source(text), on_output=sink)
+    await writes.wait()
     await asyncio.sleep(0.5)
     held.set()
     execution = await running.wait()
