@@ -363,7 +363,9 @@ async def test_traces_are_sent_where_they_are_asked_for(tmp_path: Path) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         await heard.put(await reader.readexactly(length))
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
 
     collector = await asyncio.start_server(collect, "127.0.0.1", 0)
     port = collector.sockets[0].getsockname()[1]
