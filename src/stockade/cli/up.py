@@ -276,6 +276,8 @@ def _greet(plan: _Plan) -> None:
             f"curl {url}/v1/executions -H 'Content-Type: application/json' "
             """-d '{"program": {"kind": "python", "source": "print(6 * 7)"}}'"""
         )
+        # The command line wants one: it does not know that this gateway does without.
+        click.echo(f"STOCKADE_URL={url} STOCKADE_KEY={plan.key} stockade run -c 'print(6 * 7)'")
 
 
 def _url_of(log: Path) -> str:
