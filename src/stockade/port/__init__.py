@@ -1,7 +1,18 @@
 """The contract that every zone shares. Pure data and protocols; no I/O."""
 
 from stockade.port.attestation import Attestation
-from stockade.port.egress import NO_EGRESS, EgressPolicy
+from stockade.port.egress import (
+    NO_EGRESS,
+    PROFILES,
+    CredentialUse,
+    DeniedDestination,
+    EgressEvent,
+    EgressPolicy,
+    EgressRule,
+    EgressSink,
+    EgressUse,
+    Scheme,
+)
 from stockade.port.environment import (
     ExecutionEnvironment,
     OutputSink,
@@ -49,11 +60,18 @@ __all__ = [
     "KIB",
     "MIB",
     "NO_EGRESS",
+    "PROFILES",
     "Artefact",
     "Attestation",
     "Captured",
     "Command",
+    "CredentialUse",
+    "DeniedDestination",
+    "EgressEvent",
     "EgressPolicy",
+    "EgressRule",
+    "EgressSink",
+    "EgressUse",
     "Enforcement",
     "Execution",
     "ExecutionEnvironment",
@@ -72,6 +90,7 @@ __all__ = [
     "RunningExecution",
     "SandboxLost",
     "SandboxRequest",
+    "Scheme",
     "Session",
     "StandardInput",
     "StockadeError",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stockade.port.attestation import Attestation
+from stockade.port.egress import EgressUse
 from stockade.port.outcome import Outcome
 from stockade.port.tier import Tier
 
@@ -134,6 +135,8 @@ class Execution:
     """The image's digest."""
     enforcement: Mapping[str, Enforcement] = field(default_factory=dict)
     """Field of ``Limits`` to how it was kept."""
+    egress: EgressUse | None = None
+    """What it did on the network; ``None`` where it had none."""
     attestation: Attestation | None = None
     """What ran it, of the tier ``vm``; the other tiers have none."""
 
