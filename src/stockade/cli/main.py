@@ -20,6 +20,7 @@ COMMANDS = {
     "run": ("stockade.cli.run", "Run a program that nobody reviewed in a sandbox of its own."),
     "doctor": ("stockade.cli.doctor", "Say what this machine can start, and how limits are kept."),
     "attack": ("stockade.cli.attack.command", "Try what the boundary must stop, on this machine."),
+    "egress": ("stockade.cli.egress", "Say what a sandbox may reach, and why not."),
     "up": ("stockade.cli.up", "Start executor and gateway, and show their state."),
     "gateway": ("stockade.cli.gateway", "Serve the HTTP API to tenants, by way of executors."),
     "executor": ("stockade.cli.executor", "Serve executions over HTTP, to a gateway."),

@@ -68,7 +68,7 @@ def narrow(
     """The rules that allow it."""
     there = tuple(rule for rule in rules if _leads_to(rule, destination))
     if not there:
-        missing = missing_rule(destination, scheme, method, path)
+        missing = missing_rule(destination, scheme)
         what = f"{method} {_url(destination, scheme, path)}" if method else str(destination)
         return _denied("no-rule", f"no rule allows {printable_line(what)}", missing)
     if scheme is not None:
@@ -79,7 +79,7 @@ def narrow(
             return _denied(
                 "scheme",
                 f"{there[0]} does not allow {wanted} to {destination}",
-                missing_rule(destination, scheme, method, path),
+                missing_rule(destination, scheme),
             )
         there = spoken
     if method is None or path is None:
@@ -192,13 +192,8 @@ def missing_rule(
 ) -> str | None:
     """The rule that would allow it; a narrow one where more than the destination is known."""
     host, port = destination.host.name, destination.port
-    if scheme is not Scheme.TCP and (scheme, port) in (
-        (Scheme.HTTPS, 443),
-        (Scheme.HTTP, 80),
-    ):
-        shown = None
-    else:
-        shown = scheme if scheme is Scheme.TCP or port in (80, 443) else None
+    usual = {80: Scheme.HTTP, 443: Scheme.HTTPS}.get(port, scheme)
+    shown = scheme if scheme is Scheme.TCP or scheme is not usual else None
     bare = (path or "").partition("?")[0]
     if method is not None and not _AMBIGUOUS.search(bare):
         narrowed = _rule_text(host, port, scheme, (), (method,), bare)
