@@ -31,6 +31,8 @@ class Refusal(Exception):
         self.destination = destination
         self.told = False
         """Whether the guest knows."""
+        self.recorded = False
+        """Whether it is in the record: it has to be before the guest knows."""
 
     @classmethod
     def of(cls, denied: Denied, destination: str) -> "Refusal":

@@ -135,8 +135,12 @@ class HttpRelay:
         fixed: Destination | None = None,
         scheme: Scheme = Scheme.HTTP,
         patience: Patience | None = None,
+        on_refusal: Callable[[Refusal], None] = lambda _refusal: None,
     ) -> None:
-        """``fixed``: where all requests go, whose targets are paths then; else each has a URL."""
+        """``fixed``: where all requests go, whose targets are paths then; else each has a URL.
+
+        ``on_refusal`` is called before the guest is told.
+        """
         self._source = source
         self._writer = writer
         self._hook = hook
@@ -144,6 +148,7 @@ class HttpRelay:
         self._fixed = fixed
         self._scheme = scheme
         self._patience = patience or Patience()
+        self._on_refusal = on_refusal
         self._upstream: _Upstream | None = None
         self._answering = False
 
@@ -156,6 +161,8 @@ class HttpRelay:
             while await self._exchange():
                 pass
         except Refusal as refusal:
+            self._on_refusal(refusal)
+            refusal.told = True
             if not self._answering:
                 await self._refuse(refusal)
             raise

@@ -214,8 +214,7 @@ class _Connection:
                 await self._decide()
         except Refusal as refusal:
             reason = refusal.reason
-            refusal.destination = refusal.destination or self._destination
-            proxy.recording.refused(refusal)
+            self._record(refusal)
         except TimeoutError:
             reason = "seconds"
         except asyncio.CancelledError:
@@ -247,6 +246,7 @@ class _Connection:
             else:
                 await self._through_rules(asked)
         except Refusal as refusal:
+            self._record(refusal)
             if not refusal.told:
                 await self._tell(refusal)
             raise
@@ -441,18 +441,22 @@ class _Connection:
             self._traffic,
             fixed=fixed,
             patience=self._proxy.waits.relay,
+            on_refusal=self._record,
         )
-        try:
-            await relay.run()
-        except Refusal as refusal:
-            refusal.told = True
-            raise
+        await relay.run()
 
     def let_through(self, destination: str, detail: str) -> None:
         """Count it, once it carries something."""
         self._destination = destination
         self._let_through = True
         self._proxy.recording.allowed(destination, detail)
+
+    def _record(self, refusal: Refusal) -> None:
+        """Before the guest is told: it may be gone, and its record made, in the next moment."""
+        if not refusal.recorded:
+            refusal.recorded = True
+            refusal.destination = refusal.destination or self._destination
+            self._proxy.recording.refused(refusal)
 
     async def _tell(self, refusal: Refusal) -> None:
         if not self._accepted:
