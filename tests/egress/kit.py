@@ -15,7 +15,7 @@ from stockade.port.egress import EgressEvent, EgressPolicy, EgressRule
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-QUICK = Waits(0.5, 0.5, 2.0, Patience(0.5, 5.0, 0.5))
+QUICK = Waits(1.0, 1.0, 2.0, Patience(1.0, 1.0, 1.0))
 
 
 class MadeUpNames:

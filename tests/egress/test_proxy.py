@@ -1,11 +1,15 @@
 """Connections through the proxy, over real sockets."""
 
 import asyncio
+import contextlib
+from ipaddress import ip_address
 
 import pytest
 from tests.egress.kit import Site, client_hello, echo, listening, running
+from tests.egress.test_client_hello import with_extension
 
-from stockade.port.egress import EgressUse
+from stockade.egress import BrokerDown
+from stockade.port.egress import MAX_DENIED, EgressUse, Scheme
 
 HERE = "in 127.0.0.0/8"
 
@@ -102,3 +106,394 @@ async def test_tls_goes_where_it_says() -> None:
             assert await reader.read(-1) == b"\x15\x03\x03\x00\x02\x02\x31"
             assert it.reasons[-1] == reason
             writer.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("2852039166:80", "numeric-host"),
+        ("0xA9FEA9FE:80", "numeric-host"),
+        ("0251.0376.0251.0376:80", "numeric-host"),
+        ("169.254.43518:80", "numeric-host"),
+        ("169.16689662:80", "numeric-host"),
+        ("\u2460\u2465\u2468.254.169.254:80", "bad-host"),
+        ("169.254.169.254.:80", "numeric-host"),
+        ("169.254.169.254:80", "no-rule"),
+        ("[::ffff:169.254.169.254]:80", "no-rule"),
+        ("[fe80::1%25eth0]:80", "bad-host"),
+        ("localhost:80", "no-rule"),
+        ("localhost.:80", "no-rule"),
+        ("LOCALHOST:80", "no-rule"),
+        ("host.docker.internal:80", "no-rule"),
+        ("metadata.google.internal:80", "no-rule"),
+        ("api.example.com@evil.example:443", "userinfo"),
+        ("api.example.com.evil.example:443", "no-rule"),
+        ("evilapi.example.com:443", "no-rule"),
+        ("api.example.com:22", "no-rule"),
+        ("api.example.com:53", "no-rule"),
+        ("api.example.com:853", "no-rule"),
+    ],
+)
+async def test_connect_targets(target: str, reason: str) -> None:
+    async with running("api.example.com", "*.files.example") as it:
+        data = f"CONNECT {target} HTTP/1.1\r\n\r\n".encode()
+        answer = await it.say(data)
+        if not target.isascii():
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            return
+        assert f"X-Stockade-Egress: {reason}\r\n".encode() in answer
+        assert it.reasons == [reason]
+        assert it.names.asked == []
+        host, _, port = target.rpartition(":")
+        socks = b"\x05\x01\x00\x05\x01\x00\x03" + bytes([len(host)]) + host.encode()
+        assert (await it.say(socks + int(port).to_bytes(2, "big")))[:4] == b"\x05\x00\x05\x02"
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        (["127.0.0.1"], "loopback-address"),
+        (["0.0.0.0"], "loopback-address"),
+        (["::1"], "loopback-address"),
+        (["10.0.0.1"], "private-address"),
+        (["169.254.169.254"], "metadata-address"),
+        (["::ffff:169.254.169.254"], "metadata-address"),
+        (["64:ff9b::a9fe:a9fe"], "metadata-address"),
+        (["2002:a9fe:a9fe::1"], "metadata-address"),
+        (["93.184.216.34", "10.0.0.1"], "mixed-addresses"),
+        (["10.0.0.1", "93.184.216.34"], "mixed-addresses"),
+        (["198.51.100.7"], "own-address"),
+    ],
+)
+async def test_answers_that_lead_inside(answers: list[str], reason: str) -> None:
+    own = [ip_address("198.51.100.7")]
+    names = {"api.example.com": [answers]}
+    async with running(
+        "api.example.com", "api.example.com:80", names=names, own_addresses=lambda: own
+    ) as it:
+        _, _, writer = await it.connect("api.example.com:443")
+        writer.close()
+        await it.say(b"GET http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
+        assert it.reasons == [reason, reason]
+        assert it.proxy.use.connections == 0
+
+
+async def test_an_answer_that_changes_is_not_asked_for_again() -> None:
+    """Rebinding: what was checked is what is connected to."""
+    site = Site()
+    async with listening(site) as port:
+        names = {"rebinding.example": [["127.0.0.1"], ["169.254.169.254"]]}
+        rule = f"rebinding.example:{port} {HERE}"
+        async with running(rule, names=names) as it:
+            line = f"GET http://rebinding.example:{port}/ HTTP/1.1\r\n"
+            head = f"{line}Host: rebinding.example:{port}\r\n\r\n".encode()
+            answer = await it.say(head + head)
+            assert answer.count(b"200 OK") == 2
+            assert it.names.asked == ["rebinding.example"]
+            # And the next connection is judged by its own answer.
+            assert b"metadata-address" in await it.say(head)
+            assert len(site.heads) == 2
+
+
+async def test_a_name_without_an_answer_and_a_destination_that_is_not_there() -> None:
+    async with listening(echo) as port:
+        pass
+    async with running("gone.example", f"localhost:{port} {HERE}") as it:
+        head, _, writer = await it.connect("gone.example:443")
+        assert head.startswith(b"HTTP/1.1 502 ")
+        writer.close()
+        head, _, writer = await it.connect(f"localhost:{port}")
+        assert head.startswith(b"HTTP/1.1 502 ")
+        writer.close()
+        assert it.proxy.use.denials == 0
+        assert [each.verdict for each in it.events] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (client_hello("LOCALHOST"), ""),
+        (client_hello("localhost."), ""),
+        (client_hello("localhost.evil.example"), "sni-mismatch"),
+        (client_hello("evil.localhost"), "sni-mismatch"),
+        (with_extension(0xFE0D, b"\0" * 40, client_hello("localhost")), "encrypted-hello"),
+        (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", "bad-hello"),
+        (b"\x16\x03\x01\x00\x02\x02\x00", "bad-hello"),
+        (b"\x16\x03\x01\x40\x00" + b"\x01\x00\xff\x00", ""),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "not-tls-or-http"),
+        (b"\x00\x01\x02\x03garbage", "not-tls-or-http"),
+        (b"PROPFINDPROPFINDPROPFINDPROPFIND / HTTP/1.1\r\n\r\n", "not-tls-or-http"),
+        (b"", "not-tls-or-http"),
+    ],
+)
+async def test_what_is_said_in_a_tunnel(hello: bytes, reason: str) -> None:
+    heard: list[bytes] = []
+
+    async def hearing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(100_000))
+
+    async with listening(hearing) as port, running(f"localhost:{port} {HERE}") as it:
+        _, reader, writer = await it.connect(f"localhost:{port}")
+        writer.write(hello)
+        await reader.read(-1)
+        assert it.reasons == ([reason] if reason else [])
+        # A hello that never comes whole is no denial, and goes nowhere either.
+        passed = not reason and hello[-2:] != b"\xff\x00"
+        assert any(heard) is passed
+        writer.close()
+
+
+async def test_ports_say_what_is_spoken() -> None:
+    async with running("localhost:80 in 127.0.0.0/8", "*.files.example:443") as it:
+        verdicts = {
+            "https://localhost:80": b"CONNECT localhost:80 HTTP/1.1\r\n\r\n",
+            "http://a.files.example:443": b"GET http://a.files.example:443/ HTTP/1.1\r\nHost: a.files.example:443\r\n\r\n",
+        }
+        answer = await it.say(verdicts["http://a.files.example:443"])
+        assert b"X-Stockade-Egress: scheme\r\n" in answer
+        assert b"--allow http://a.files.example:443 " in answer
+
+
+async def test_rules_that_look_into_tls_need_a_broker() -> None:
+    async with running("GET https://api.example.com/v1") as it:
+        head, reader, writer = await it.connect("api.example.com:443")
+        assert b"X-Stockade-Egress: needs-broker\r\n" in head
+        assert b"broker" in await reader.read(-1)
+        assert it.names.asked == []
+        writer.close()
+
+
+class Broker:
+    """Takes connections for one host."""
+
+    def __init__(self, port: int, down: str = "") -> None:
+        self.port = port
+        self.down = down
+        self.asked: list[tuple[str, int, bool]] = []
+
+    def handles(self, host: str, port: int, scheme: Scheme) -> bool:
+        return host == "api.example.com"
+
+    async def connect(
+        self, host: str, port: int, tls: bool
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self.asked.append((host, port, tls))
+        if self.down:
+            raise BrokerDown(self.down)
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+
+async def test_a_brokered_host_goes_to_the_broker_unresolved() -> None:
+    async with listening(echo) as port:
+        broker = Broker(port)
+        async with running(broker=broker, policy_credentials=("key",)) as it:
+            hello = client_hello("api.example.com")
+            _, reader, writer = await it.connect("api.example.com:443")
+            writer.write(hello)
+            assert await reader.readexactly(len(hello)) == hello
+            writer.close()
+            _, reader, writer = await it.connect("api.example.com:443")
+            writer.write(client_hello("other.example"))
+            assert (await reader.read(-1))[:1] == b"\x15"
+            writer.close()
+            assert broker.asked == [("api.example.com", 443, True)] * 2
+            assert it.names.asked == []
+            assert it.reasons == ["sni-mismatch"]
+            assert b"no-rule" in await it.say(b"CONNECT other.example:443 HTTP/1.1\r\n\r\n")
+
+
+async def test_a_brokered_host_over_plain_http() -> None:
+    site = Site()
+    async with listening(site) as port:
+        broker = Broker(port)
+        async with running(broker=broker, policy_credentials=("key",)) as it:
+            head = b"GET http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
+            assert b"200 OK" in await it.say(head)
+            assert broker.asked == [("api.example.com", 80, False)]
+
+
+async def test_a_broker_that_is_down_is_a_clear_502() -> None:
+    broker = Broker(0, "the broker does not answer")
+    async with running(broker=broker, policy_credentials=("key",)) as it:
+        head, reader, writer = await it.connect("api.example.com:443")
+        assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
+        assert b"the broker does not answer" in await reader.read(-1)
+        writer.close()
+        answer = await it.say(
+            b"GET http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
+        )
+        assert answer.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
+
+
+# --- ceilings, and peers that do not play along --------------------------------------------------
+
+
+async def test_connections_at_once() -> None:
+    async with (
+        listening(echo) as port,
+        running(f"tcp://localhost:{port} {HERE}", policy_connections=2) as it,
+    ):
+        held = [await it.connect(f"localhost:{port}") for _ in range(2)]
+        answer = await it.say(f"CONNECT localhost:{port} HTTP/1.1\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+        assert it.reasons == ["connections"]
+        for _, reader, writer in held:
+            writer.write(b"still there")
+            assert await reader.readexactly(11) == b"still there"
+            writer.write_eof()
+            await reader.read(-1)
+            writer.close()
+        for _ in range(100):
+            head, _, writer = await it.connect(f"localhost:{port}")
+            writer.close()
+            if b"200" in head:
+                break
+            await asyncio.sleep(0.01)
+        assert b"200" in head
+
+
+async def test_connections_in_total() -> None:
+    async with running(policy_watched=True, policy_total_connections=3) as it:
+        answers = [await it.say(b"CONNECT a.example:443 HTTP/1.1\r\n\r\n") for _ in range(4)]
+        assert [each[9:12] for each in answers] == [b"403", b"403", b"403", b"429"]
+
+
+async def test_bytes_each_way() -> None:
+    for ceiling, reason in (("policy_sent_bytes", "sent-bytes"),
+                            ("policy_received_bytes", "received-bytes")):  # fmt: skip
+        async with listening(echo) as port:
+            rule = f"tcp://localhost:{port} {HERE}"
+            async with running(rule, **{ceiling: 100_000}) as it:
+                _, reader, writer = await it.connect(f"localhost:{port}")
+                writer.write(b"x" * 300_000)
+                with contextlib.suppress(ConnectionError):
+                    assert len(await reader.read(-1)) <= 100_000
+                for _ in range(100):
+                    if it.reasons:
+                        break
+                    await asyncio.sleep(0.01)
+                assert it.reasons == [reason]
+                use = it.proxy.use
+                assert min(use.sent_bytes, use.received_bytes) <= 100_000
+                writer.close()
+
+
+async def test_bytes_each_way_of_http() -> None:
+    site = Site(b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200_000)
+    async with (
+        listening(site) as port,
+        running(f"localhost:{port} {HERE}", policy_received_bytes=100_000) as it,
+    ):
+        said = await it.say(
+            f"GET http://localhost:{port}/ HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n".encode()
+        )
+        assert len(said) <= 100_000
+        assert it.reasons == ["received-bytes"]
+
+
+async def test_a_rate_holds_bytes_back_and_loses_none() -> None:
+    async with listening(echo) as port:
+        rule = f"tcp://localhost:{port} {HERE}"
+        async with running(rule, policy_bytes_per_second=200_000) as it:
+            began = asyncio.get_running_loop().time()
+            _, reader, writer = await it.connect(f"localhost:{port}")
+            writer.write(b"x" * 200_000)
+            writer.write_eof()
+            assert len(await reader.read(-1)) == 200_000
+            assert asyncio.get_running_loop().time() - began > 0.5
+            writer.close()
+
+
+async def test_a_connection_lives_so_long_and_no_longer() -> None:
+    async with (
+        listening(echo) as port,
+        running(f"tcp://localhost:{port} {HERE}", policy_seconds=0.2) as it,
+    ):
+        _, reader, writer = await it.connect(f"localhost:{port}")
+        assert await reader.read(-1) == b""
+        writer.close()
+        assert it.events[-1].reason == "seconds"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"CONNECT a.example",
+        b"CONNECT a.example:443 HTTP/1.1\r\nX: ",
+        b"GET http://a.example/ HTTP/1.1\r\nX: ",
+        b"\x05",
+        b"\x05\x01\x00",
+        b"\x05\x01\x00\x05\x01\x00\x03\xff",
+    ],
+)
+async def test_whoever_is_slow_is_left(data: bytes) -> None:
+    async with running(policy_watched=True) as it:
+        reader, writer = await it.open()
+        writer.write(data)
+        answer = await asyncio.wait_for(reader.read(-1), 20)
+        if data[:1] in (b"C", b"G"):
+            assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+        writer.close()
+
+
+async def test_a_half_open_connection_is_left() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        await asyncio.Event().wait()
+
+    async with listening(silent) as port, running(f"tcp://localhost:{port} {HERE}") as it:
+        _, reader, writer = await it.connect(f"localhost:{port}")
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(-1), 20) == b""
+        writer.close()
+
+
+async def test_closing_ends_all_connections() -> None:
+    async with listening(echo) as port, running(f"tcp://localhost:{port} {HERE}") as it:
+        held = [await it.connect(f"localhost:{port}") for _ in range(5)]
+        await it.proxy.aclose()
+        for _, reader, writer in held:
+            assert await reader.read(-1) == b""
+            writer.close()
+        assert repr(it.proxy) == "<EgressProxy 0 open, 5 let through, 0 denied>"
+        assert [each.reason for each in it.events if each.verdict == "ended"] == ["closed"] * 5
+        assert await it.say(b"CONNECT a.example:443 HTTP/1.1\r\n\r\n") == b""
+
+
+async def test_the_record_is_bounded_and_shows() -> None:
+    async with running(policy_watched=True, policy_connections=256) as it:
+        for each in range(MAX_DENIED + 3):
+            await it.say(f"CONNECT a{each}.example:443 HTTP/1.1\r\n\r\n".encode())
+        await it.say(b"CONNECT \x1b[31m:443 HTTP/1.1\r\n\r\n")
+        name = b"\x1b[31m\xff\n" + b"x" * 240
+        await it.say(b"\x05\x01\x00\x05\x01\x00\x03" + bytes([len(name)]) + name + b"\x01\xbb")
+        use = it.proxy.use
+        assert len(use.denied) == MAX_DENIED
+        assert use.denials == MAX_DENIED + 5
+        for event in it.events:
+            assert event.destination.isprintable()
+            assert event.destination.isascii()
+            assert event.detail.isprintable()
+            assert len(event.destination) <= 300
+
+
+async def test_a_large_download_and_many_connections() -> None:
+    async def large(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        for _ in range(50):
+            writer.write(bytes(1_000_000))
+            await writer.drain()
+
+    async with listening(large) as port:
+        rule = f"tcp://localhost:{port} {HERE}"
+        async with running(rule, policy_connections=256) as it:
+            held = [await it.connect(f"localhost:{port}") for _ in range(200)]
+            _, reader, writer = held[0]
+            writer.write(b"x")
+            got = 0
+            while piece := await reader.read(1 << 20):
+                got += len(piece)
+            assert got == 50_000_000
+            for _, _, each in held:
+                each.close()
