@@ -1,5 +1,9 @@
 """What a guest says first."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,3 +106,11 @@ def test_garbage(data: bytes, start: bytes) -> None:
     else:
         return
     assert shown.isascii()
+
+
+def test_the_seeds_of_the_fuzzer() -> None:
+    root = Path(__file__).resolve().parents[2]
+    ended = subprocess.run(
+        [sys.executable, root / "fuzz/fuzz_egress.py", root / "fuzz/seeds/egress"], check=False
+    )
+    assert ended.returncode == 0
