@@ -52,6 +52,7 @@ AGENT_SOURCES = tuple(
         "filter",
         "machine",
         "disk",
+        "egress",
     )
 )
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from stockade.executor.descriptors import make_room
+from stockade.executor.egress.opening import Egress, EgressSettings, SandboxEgress
 from stockade.executor.execution import ProgramExecution
 from stockade.executor.machines import Machines
 from stockade.executor.pool import Pool, PoolMetrics, PoolPolicy
@@ -16,6 +17,7 @@ from stockade.executor.session import SandboxSession
 from stockade.executor.submitted import SubmittedExecution
 from stockade.executor.tiers import Tiers
 from stockade.port import (
+    EgressSink,
     Execution,
     ExecutionRequest,
     Limits,
@@ -34,8 +36,11 @@ _DEFAULT = SandboxRequest()
 class LocalEnvironment:
     """An :class:`~stockade.port.ExecutionEnvironment` whose sandboxes live on this machine."""
 
-    def __init__(self, tiers: Tiers, pool: PoolPolicy) -> None:
+    def __init__(
+        self, tiers: Tiers, pool: PoolPolicy, egress: EgressSettings | None = None
+    ) -> None:
         self._tiers = tiers
+        self._egress = Egress(egress or EgressSettings())
         self._pool = Pool(self._create, pool, forget=tiers.forget, room=make_room(pool.most_alive))
         self._machines = Machines(self._create, pool.machines, pool.wait_seconds)
         self._executions: set[ProgramExecution] = set()
@@ -73,6 +78,7 @@ class LocalEnvironment:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> RunningExecution:
         """Start a program in a fresh sandbox of its own. Raises :class:`Unavailable`.
 
@@ -81,13 +87,22 @@ class LocalEnvironment:
         wanted = sandbox or _DEFAULT
         began = time.monotonic()
 
-        def begin(taken: Sandbox, waited: float) -> ProgramExecution:
-            return self._begin(taken, request, wanted.limits, waited, stdin, on_output)
-
         profile = await self._choose(wanted)
+        egress = await self._egress.prepare(wanted)
+
+        def begin(taken: Sandbox, waited: float) -> ProgramExecution:
+            return self._begin(
+                taken, request, wanted.limits, waited, stdin, on_output, egress, on_egress
+            )
+
         if profile.tier in DEDICATED:
-            return self._submit(profile, begin)
-        return begin(await self._take(profile), time.monotonic() - began)
+            return self._submit(profile, begin, egress)
+        try:
+            taken = await self._take(profile)
+        except BaseException:
+            _close(egress)
+            raise
+        return begin(taken, time.monotonic() - began)
 
     def _begin(
         self,
@@ -97,8 +112,12 @@ class LocalEnvironment:
         waited: float,
         stdin: StandardInput,
         on_output: OutputSink | None,
+        egress: SandboxEgress | None,
+        on_egress: EgressSink | None,
     ) -> ProgramExecution:
         try:
+            if egress is not None:
+                egress.attach(taken.link)
             execution = ProgramExecution(
                 taken,
                 request,
@@ -107,20 +126,29 @@ class LocalEnvironment:
                 waited=waited,
                 stdin=stdin,
                 on_output=on_output,
+                egress=egress,
+                on_egress=on_egress,
             )
         except BaseException:
+            _close(egress)
             self._pool.dispose(taken)
             raise
         self._executions.add(execution)
-        execution.add_done_callback(lambda: self._on_end(execution, taken))
+        execution.add_done_callback(lambda: self._on_end(execution, taken, egress))
         return execution
 
     def _submit(
-        self, profile: Profile, begin: Callable[[Sandbox, float], ProgramExecution]
+        self,
+        profile: Profile,
+        begin: Callable[[Sandbox, float], ProgramExecution],
+        egress: SandboxEgress | None,
     ) -> SubmittedExecution:
         submitted = SubmittedExecution(profile, self._take(profile), begin)
         self._submitted.add(submitted)
         submitted.add_done_callback(lambda: self._submitted.discard(submitted))
+        if egress is not None:
+            # Once more where it had a program: a machine that never came up has none to end it.
+            submitted.add_done_callback(egress.close)
         return submitted
 
     async def run(
@@ -130,21 +158,33 @@ class LocalEnvironment:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> Execution:
         """Start a program in a fresh sandbox of its own and wait for its end."""
-        running = await self.start(request, sandbox, stdin=stdin, on_output=on_output)
+        running = await self.start(
+            request, sandbox, stdin=stdin, on_output=on_output, on_egress=on_egress
+        )
         return await running.wait()
 
     async def open_session(self, sandbox: SandboxRequest | None = None) -> SandboxSession:
         """Take a sandbox for several executions."""
         wanted = sandbox or _DEFAULT
         began = time.monotonic()
-        taken = await self._take(await self._choose(wanted))
+        profile = await self._choose(wanted)
+        egress = await self._egress.prepare(wanted)
+        try:
+            taken = await self._take(profile)
+        except BaseException:
+            _close(egress)
+            raise
+        if egress is not None:
+            egress.attach(taken.link)
         session = SandboxSession(
             taken,
             wanted.limits,
             time.monotonic() - began,
             lambda: self._sessions.discard(session),
+            egress,
         )
         self._sessions.add(session)
         return session
@@ -214,8 +254,11 @@ class LocalEnvironment:
         if self._closing is not None:
             raise Unavailable("the environment is closed")
 
-    def _on_end(self, execution: ProgramExecution, sandbox: Sandbox) -> None:
+    def _on_end(
+        self, execution: ProgramExecution, sandbox: Sandbox, egress: SandboxEgress | None
+    ) -> None:
         self._executions.discard(execution)
+        _close(egress)
         task = asyncio.create_task(self._clean_up(sandbox))
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
@@ -235,3 +278,8 @@ class LocalEnvironment:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _close(egress: SandboxEgress | None) -> None:
+    if egress is not None:
+        egress.close()

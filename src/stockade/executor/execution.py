@@ -9,6 +9,7 @@ from collections.abc import AsyncIterable, Callable, Mapping
 from typing import Final
 
 from stockade.executor.boundary import BoundaryUsage
+from stockade.executor.egress.opening import SandboxEgress
 from stockade.executor.files import fetch, put
 from stockade.executor.outcome import Evidence, Stopped, judge
 from stockade.executor.sandbox import Sandbox
@@ -26,6 +27,9 @@ from stockade.port import (
     MIB,
     Artefact,
     Command,
+    EgressEvent,
+    EgressSink,
+    EgressUse,
     Enforcement,
     Execution,
     ExecutionRequest,
@@ -61,6 +65,8 @@ SINK_SECONDS: Final = 0.5
 _SHORT_SECONDS: Final = 0.05
 _OOM_CHECK_SECONDS: Final = 0.01
 _MESSAGE_BYTES: Final = 65_536
+_MOST_EGRESS_EVENTS: Final = 1024
+"""That wait for a sink."""
 
 
 def check_signal(number: int) -> None:
@@ -87,6 +93,8 @@ class ProgramExecution:
         waited: float,
         stdin: StandardInput,
         on_output: OutputSink | None,
+        egress: SandboxEgress | None = None,
+        on_egress: EgressSink | None = None,
         rehearsal: bool = False,
     ) -> None:
         self._sandbox = sandbox
@@ -98,6 +106,9 @@ class ProgramExecution:
         self._rehearsal = rehearsal
         self._stdin = stdin
         self._on_output = on_output
+        self._egress = egress
+        self._on_egress = on_egress
+        self._egress_use: EgressUse | None = None
         self._loop = asyncio.get_running_loop()
         self._captures = {
             STDOUT: Capture(limits.record_bytes),
@@ -119,6 +130,8 @@ class ProgramExecution:
         self._input_credit: asyncio.Event | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._copying: asyncio.Task[None] | None = None
+        self._egress_events: asyncio.Queue[EgressEvent | None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         # Bytes that the sink has and the guest has no new credit for, per stream.
         self._owed = {STDOUT: 0, STDERR: 0}
         self._stopped_after: float | None = None
@@ -127,8 +140,9 @@ class ProgramExecution:
         self._given_up = False
         self._timers: list[asyncio.TimerHandle] = []
         self._began = time.monotonic()
+        self._files = self._files_first()
         self._task = asyncio.create_task(self._run())
-        if single and not request.files and not isinstance(request.program, PythonScript):
+        if single and not self._files:
             # Nothing has to be waited for: the program starts before this call returns.
             self._try_to_start()
 
@@ -194,6 +208,8 @@ class ProgramExecution:
         if self._started_at:
             await self._end_report
             self._link.broken.remove_done_callback(self._on_broken)
+        if self._egress is not None:
+            self._egress_use = await self._egress.finish()
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         for timer in self._timers:
@@ -238,12 +254,17 @@ class ProgramExecution:
             self._lost(str(error))
         self._timings[1] = (self._started_at or time.monotonic()) - self._began
 
-    async def _put_files(self) -> None:
-        files = dict(self._request.files)
+    def _files_first(self) -> dict[str, bytes]:
+        """What has to be in the workspace before there is a program."""
+        files: dict[str, bytes] = {} if self._egress is None else dict(self._egress.files)
+        files.update(self._request.files)
         program = self._request.program
         if isinstance(program, PythonScript):
             files[program.name] = program.source
-        for path, content in files.items():
+        return files
+
+    async def _put_files(self) -> None:
+        for path, content in self._files.items():
             try:
                 await put(self._link, path, content)
             except FileRefused as refusal:
@@ -256,6 +277,8 @@ class ProgramExecution:
         source = _source(self._request.program)
         specification = self._specification()
         arguments = self._arguments(len(specification), len(source))
+        if self._egress is not None:
+            self._begin_egress(self._egress)
         self._channel = self._link.open("program", arguments, self._on_event, SPAN)
         self._started_at = time.monotonic()
         # Not with the arguments, whose frame is bounded: a request may have more.
@@ -282,6 +305,15 @@ class ProgramExecution:
             self._check_cpu()
         # Last: the agent often wakes on this very CPU, and waits for what is done after it.
         self._link.flush()
+
+    def _begin_egress(self, egress: SandboxEgress) -> None:
+        if self._on_egress is not None:
+            self._egress_events = asyncio.Queue(_MOST_EGRESS_EVENTS)
+            self._telling = asyncio.create_task(
+                self._tell_egress(self._on_egress, self._egress_events)
+            )
+            self._telling.add_done_callback(self._on_callers_part)
+        egress.begin(self._on_egress_event)
 
     def _arguments(self, specification_length: int, source_length: int) -> bytes:
         """What the agent needs to know, then what the program's process does: docs/wire.md."""
@@ -316,7 +348,10 @@ class ProgramExecution:
         specification: dict[str, object] = {
             "python": python,
             "argv": list(program.argv) if isinstance(program, Command) else None,
-            "environment": dict(request.environment),
+            "environment": {
+                **({} if self._egress is None else self._egress.environment),
+                **request.environment,
+            },
             "working_directory": request.working_directory,
             "rlimits": {
                 "open_files": limits.open_files,
@@ -371,6 +406,14 @@ class ProgramExecution:
                 await asyncio.wait({self._copying}, timeout=SINK_SECONDS)
                 self._copying.cancel()
             await asyncio.wait({self._copying})
+        if self._telling is not None and self._egress_events is not None:
+            # What is told of connections holds nobody up.
+            if self._egress_events.full():
+                self._egress_events.get_nowait()
+            self._egress_events.put_nowait(None)
+            await asyncio.wait({self._telling}, timeout=SINK_SECONDS)
+            self._telling.cancel()
+            await asyncio.wait({self._telling})
 
     # --- events of the wire ---
 
@@ -462,6 +505,8 @@ class ProgramExecution:
         self._evidence.stopped = why
         self._stopped_after = time.monotonic() - self._started_at if self._started_at else 0.0
         self._sandbox.thaw_to_end()
+        if self._egress is not None:
+            self._egress.cut()
         self._command(b"k")
         # What is still in the pipes is little, and a slow sink must not hold up the end.
         for offset, owed in self._owed.items():
@@ -542,6 +587,19 @@ class ProgramExecution:
                 self._owed[offset] -= len(data)
                 self._link.consumed(self._channel + offset, len(data))
 
+    # --- egress ---
+
+    def _on_egress_event(self, event: EgressEvent) -> None:
+        # A sink that does not keep up misses some: the record has them all.
+        if self._egress_events is not None and not self._egress_events.full():
+            self._egress_events.put_nowait(event)
+
+    async def _tell_egress(
+        self, sink: EgressSink, events: "asyncio.Queue[EgressEvent | None]"
+    ) -> None:
+        while (event := await events.get()) is not None:
+            await sink(event)
+
     # --- the record ---
 
     def _cpu_seconds(self) -> float | None:
@@ -561,6 +619,8 @@ class ProgramExecution:
             evidence.peak_processes = now.peak_processes
         evidence.output_bytes = self._output_total
         evidence.result_bytes = self._result_total
+        if self._egress_use is not None:
+            evidence.denied = self._egress_use.denied
 
     def _record(self, artefacts: list[Artefact], missing: list[MissingArtefact]) -> Execution:
         evidence = self._evidence
@@ -589,6 +649,7 @@ class ProgramExecution:
             tier=self._sandbox.boundary.tier,
             image=self._sandbox.boundary.image,
             enforcement=self._sandbox.boundary.enforcement,
+            egress=self._egress_use,
             attestation=self._sandbox.boundary.attestation,
         )
 

@@ -1,6 +1,8 @@
 """The wire's bytes on a pair of pipes: the only I/O between executor and guest."""
 
 import asyncio
+import contextlib
+import fcntl
 import os
 from collections.abc import Callable, Mapping
 
@@ -14,6 +16,7 @@ from stockade.executor.wire import (
 from stockade.port import SandboxLost
 
 READ_SIZE = 65_536
+WIDE = 262_144
 
 Handler = Callable[[Event], None]
 
@@ -87,6 +90,16 @@ class Link:
     def queued(self, channel: int) -> int:
         """Bytes that wait for credit."""
         return 0 if self.broken.done() else self._connection.queued(channel)
+
+    def credit(self, channel: int) -> int:
+        """Bytes that the guest has room for, beyond those that were sent."""
+        return 0 if self.broken.done() else self._connection.credit(channel)
+
+    def widen(self) -> None:
+        """Let more be on its way at once, as far as the kernel lets this user; ports stay."""
+        for descriptor in (self._read_from, self._write_to):
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, WIDE)
 
     def close(self) -> None:
         """Stop, and close both pipes. The guest's agent then ends itself."""

@@ -2,12 +2,19 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
+from stockade.executor.egress.opening import (
+    PUBLIC_NETWORKS_VARIABLE,
+    EgressSettings,
+    OpenLease,
+    parse_networks,
+)
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.namespace.image import find_host_image
 from stockade.executor.namespace.tier import NamespaceTier
@@ -18,6 +25,7 @@ from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile
 from stockade.executor.tiers import Opener, TierDriver, Tiers
 from stockade.port import InvalidRequest, SandboxRequest, StockadeError, Tier, Unavailable
+from stockade.port.egress import Network
 from stockade.port.policy import DEDICATED, OWN_KERNEL, STRENGTH, spell
 
 _DEFAULT_POOL = PoolPolicy()
@@ -48,6 +56,8 @@ async def open_local(
     tiers: Collection[Tier] | None = None,
     preloaded: Sequence[str] | None = None,
     allow_emulation: bool = False,
+    egress_public_networks: Sequence[str] | None = None,
+    open_lease: OpenLease | None = None,
 ) -> AsyncIterator[LocalEnvironment]:
     """The tiers of this machine, behind the port; everything ends with the context.
 
@@ -62,6 +72,10 @@ async def open_local(
     slow and no boundary: it is for tests, and serves where the tier is named, in a request or
     as the only one of ``tiers``.
 
+    ``egress_public_networks``: networks that guests may reach by a name as if they were public,
+    though they are private or special; without it those of STOCKADE_EGRESS_PUBLIC_NETWORKS, which
+    are separated by commas. ``open_lease``: the way to a broker, for policies that need one.
+
     Raises :class:`~stockade.port.Unavailable` where no tier can be started. Outside
     ``auth_mode=dev``, also where none of them has a kernel of its own.
     """
@@ -71,6 +85,7 @@ async def open_local(
             "allow_emulation", f"is for auth_mode=dev: in auth_mode={auth_mode} code is strangers'"
         )
     modules = _checked_modules(PRELOADED if preloaded is None else preloaded) if warm else ()
+    egress = EgressSettings(_public_networks(egress_public_networks), open_lease)
     resources = Resources()
     openers: dict[Tier, Opener] = {
         Tier.NAMESPACE: partial(_open_namespace, resources, modules),
@@ -79,7 +94,9 @@ async def open_local(
         Tier.VM: partial(_open_vm, resources, modules, allow_emulation),
     }
     opening = Tiers({tier: openers[tier] for tier in wanted}, resources)
-    environment = LocalEnvironment(opening, pool if warm else replace(pool, floor=0, ceiling=0))
+    environment = LocalEnvironment(
+        opening, pool if warm else replace(pool, floor=0, ceiling=0), egress
+    )
     try:
         if auth_mode is not AuthMode.DEV:
             isolating = [tier for tier in _BY_USE if tier in OWN_KERNEL]
@@ -97,6 +114,14 @@ async def open_local(
         yield environment
     finally:
         await environment.close()
+
+
+def _public_networks(given: Sequence[str] | None) -> tuple[Network, ...]:
+    if given is not None:
+        return parse_networks("egress_public_networks", given)
+    named = os.environ.get(PUBLIC_NETWORKS_VARIABLE, "")
+    texts = [text.strip() for text in named.split(",") if text.strip()]
+    return parse_networks(PUBLIC_NETWORKS_VARIABLE, texts)
 
 
 def _checked(tiers: Collection[Tier] | None) -> list[Tier]:

@@ -8,9 +8,10 @@ agent's report, which is believed only about the program that it watched.
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from stockade.port import GIB, KIB, MIB, LimitHit, Limits, Outcome
+from stockade.port import GIB, KIB, MIB, DeniedDestination, LimitHit, Limits, Outcome
 
 SIGXFSZ = 25
+_NAMED_DENIALS = 3
 _SIGNAL_NAMES = {
     1: "SIGHUP",
     2: "SIGINT",
@@ -67,6 +68,8 @@ class Evidence:
     disk_size: int = 0
     inodes_used: int = 0
     inodes_size: int = 0
+    denied: tuple[DeniedDestination, ...] = ()
+    """What the egress proxy refused: a finding of the host's own, not a word of the guest's."""
 
     @property
     def ended(self) -> bool:
@@ -146,12 +149,33 @@ def _judge_end(evidence: Evidence, limits: Limits) -> Judgement:
         hit = _limit_behind_failure(evidence, limits)
         if hit is not None:
             return hit
+        if evidence.denied:
+            return _egress_denied(evidence)
+    if evidence.signal is not None:
+        return Judgement(Outcome.SIGNAL, f"the program {_exit(evidence)}")
+    if evidence.exit_code:
+        return Judgement(Outcome.NONZERO_EXIT, f"the program {_exit(evidence)}")
+    return Judgement(Outcome.OK, "the program ran to its end")
+
+
+def _exit(evidence: Evidence) -> str:
     if evidence.signal is not None:
         name = _SIGNAL_NAMES.get(evidence.signal, f"signal {evidence.signal}")
-        return Judgement(Outcome.SIGNAL, f"the program was ended by {name}")
-    if evidence.exit_code:
-        return Judgement(Outcome.NONZERO_EXIT, f"the program exited with code {evidence.exit_code}")
-    return Judgement(Outcome.OK, "the program ran to its end")
+        return f"was ended by {name}"
+    return f"exited with code {evidence.exit_code}"
+
+
+def _egress_denied(evidence: Evidence) -> Judgement:
+    """A failure that was denied something failed for that, as far as anybody can tell."""
+    named = evidence.denied[:_NAMED_DENIALS]
+    others = len(evidence.denied) - len(named)
+    more = f"; {others} more destinations were denied" if others else ""
+    return Judgement(
+        Outcome.EGRESS_DENIED,
+        f"the program {_exit(evidence)} after it was denied "
+        + "; ".join(f"{each.destination} ({each.detail})" for each in named)
+        + more,
+    )
 
 
 def _limit_behind_failure(evidence: Evidence, limits: Limits) -> Judgement | None:

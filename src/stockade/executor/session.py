@@ -7,9 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from stockade.executor import files, workspace
+from stockade.executor.egress.opening import SandboxEgress
 from stockade.executor.execution import ProgramExecution
 from stockade.executor.sandbox import Sandbox
 from stockade.port import (
+    EgressSink,
     Execution,
     ExecutionRequest,
     InvalidRequest,
@@ -25,9 +27,15 @@ class SandboxSession:
     """One sandbox, one program at a time; its workspace stays, its processes do not."""
 
     def __init__(
-        self, sandbox: Sandbox, limits: Limits, waited: float, on_close: Callable[[], None]
+        self,
+        sandbox: Sandbox,
+        limits: Limits,
+        waited: float,
+        on_close: Callable[[], None],
+        egress: SandboxEgress | None = None,
     ) -> None:
         self._sandbox = sandbox
+        self._egress = egress
         self._on_close = on_close
         self._limits = limits
         self._waited = waited
@@ -53,9 +61,10 @@ class SandboxSession:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> ProgramExecution:
         """Start a program; refused while another runs."""
-        return self._start(request, self._limits, stdin, on_output)
+        return self._start(request, self._limits, stdin, on_output, self._egress, on_egress)
 
     def _start(
         self,
@@ -63,6 +72,8 @@ class SandboxSession:
         limits: Limits,
         stdin: StandardInput,
         on_output: OutputSink | None,
+        egress: SandboxEgress | None = None,
+        on_egress: EgressSink | None = None,
     ) -> ProgramExecution:
         self._require_at_work()
         if self._running is not None and not self._running.done:
@@ -76,6 +87,8 @@ class SandboxSession:
             waited=waited,
             stdin=stdin,
             on_output=on_output,
+            egress=egress,
+            on_egress=on_egress,
         )
         return self._running
 
@@ -85,9 +98,11 @@ class SandboxSession:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> Execution:
         """Start a program and wait for its end."""
-        return await (await self.start(request, stdin=stdin, on_output=on_output)).wait()
+        running = await self.start(request, stdin=stdin, on_output=on_output, on_egress=on_egress)
+        return await running.wait()
 
     async def write_file(self, path: str, content: bytes | AsyncIterable[bytes]) -> None:
         """Write a workspace file."""
@@ -147,6 +162,8 @@ class SandboxSession:
         if self._running is not None and not self._running.done:
             await self._running.cancel()
             await self._running.ended()
+        if self._egress is not None:
+            self._egress.close()
         try:
             await self._sandbox.destroy()
         finally:

@@ -94,7 +94,7 @@ class EgressRule:
             raise InvalidRequest("egress", f"{self}: a tcp rule has no method and no path")
         for each in self.addresses:
             _text("addresses", each)
-            if _network(each) is None:
+            if network_of(each) is None:
                 raise InvalidRequest("egress", f"{each!r} is not a network such as 10.1.0.0/16")
         if self.addresses and self.network is not None:
             raise InvalidRequest(
@@ -114,7 +114,7 @@ class EgressRule:
     @property
     def network(self) -> Network | None:
         """The addresses that the rule is for; ``None`` for one that is for names."""
-        return _network(self.host)
+        return network_of(self.host)
 
     @property
     def looks_inside(self) -> bool:
@@ -303,7 +303,8 @@ def _text(name: str, value: object) -> None:
     _kind(name, value, (str,), "text")
 
 
-def _network(text: str) -> Network | None:
+def network_of(text: str) -> Network | None:
+    """The address or network that a text spells; ``None`` where it spells none."""
     try:
         return ip_network(text)
     except ValueError:

@@ -336,6 +336,11 @@ class Connection:
         found = self._channels.get(channel)
         return found.queued if found is not None else 0
 
+    def credit(self, channel: int) -> int:
+        """How many more bytes the guest lets be sent to ``channel``."""
+        found = self._channels.get(channel)
+        return found.credit if found is not None else 0
+
     @property
     def has_outgoing(self) -> bool:
         """Whether ``outgoing`` would return something now."""

@@ -40,6 +40,7 @@
 #include <unistd.h>
 
 #include "confine.h"
+#include "egress.h"
 #include "files.h"
 #include "filter.h"
 #include "json.h"
@@ -576,6 +577,8 @@ static void report_end(void)
         json_add(&json, ",\"oom_kills\":%llu,\"processes_refused\":%llu", counts.oom_kills,
                  counts.refused);
     json_add(&json, "}}");
+    if (!program.last)
+        egress_end_connections();
     wire_send(program.control, text, json.length);
     wire_close(program.source.channel);
     wire_close(program.input.channel);
@@ -974,6 +977,13 @@ static void on_open(const struct frame *frame)
         start_program(frame->channel, arguments, (uint32_t)length);
         return;
     }
+    if (strcmp(name, "accept") == 0) {
+        if (length != 2 || frame->payload[0] != 1)
+            refuse(frame, "a port that is none");
+        else
+            egress_open(frame->channel, (uint16_t)get_number(arguments, 2));
+        return;
+    }
     if (length >= sizeof path || memchr(arguments, '\0', length)) {
         refuse(frame, "a path that is too long, or has a NUL");
         return;
@@ -1008,6 +1018,8 @@ static void on_data(const struct frame *frame)
         feed_bytes(feed, frame->payload, frame->length, false);
         return;
     }
+    if (egress_data(frame->channel, frame->payload, frame->length))
+        return;
     if (program.active && frame->channel == program.control)
         command(frame->payload, frame->length);
     else if (transfer && transfer->kind == PUT)
@@ -1022,6 +1034,8 @@ static void on_close(const struct frame *frame)
 
     if (feed) {
         feed->ended = true;
+    } else if (egress_close(frame->channel)) {
+        return;
     } else if (transfer && transfer->kind == PUT) {
         answer(transfer, "written", transfer->bytes);
         end_transfer(transfer);
@@ -1056,6 +1070,7 @@ static void on_reset(const struct frame *frame)
     }
     if (transfer)
         drop_transfer(transfer);
+    egress_reset(frame->channel);
     if (program.active && program.control == frame->channel)
         program.control = 0;
     for (int i = 0; i < 3 && program.active; i++) {
@@ -1097,6 +1112,9 @@ static void receive(void)
 
 enum { POLL_WIRE, POLL_CHILD, POLL_STATUS, POLL_INPUT, POLL_SOURCE, POLL_OUTPUT, POLLED = POLL_OUTPUT + 3 };
 
+/* The agent's own, and behind them those of egress. */
+static struct pollfd polled[POLLED + MOST_EGRESS_POLLED];
+
 static int descriptor_that_waits(const struct feed *feed)
 {
     return feed->length ? feed->descriptor : -1;
@@ -1105,11 +1123,12 @@ static int descriptor_that_waits(const struct feed *feed)
 static void serve(int child)
 {
     for (;;) {
-        struct pollfd polled[POLLED] = {{.fd = WIRE_IN, .events = POLLIN},
-                                        {.fd = child, .events = POLLIN}};
         struct signalfd_siginfo ignored;
         int timeout = program.active ? SAMPLE_MS : -1;
+        int connections;
 
+        polled[POLL_WIRE] = (struct pollfd){.fd = WIRE_IN, .events = POLLIN};
+        polled[POLL_CHILD] = (struct pollfd){.fd = child, .events = POLLIN};
         for (int i = POLL_STATUS; i < POLLED; i++)
             polled[i].fd = -1;
         if (program.active) {
@@ -1133,8 +1152,12 @@ static void serve(int child)
         else
             wire_flush();
         ending = false;
-        if (poll(polled, POLLED, timeout) < 0 && errno != EINTR)
-            wire_die("poll");
+        connections = egress_poll(polled + POLLED);
+        if (poll(polled, (nfds_t)(POLLED + connections), timeout) < 0) {
+            if (errno != EINTR)
+                wire_die("poll");
+            continue;
+        }
         if (polled[POLL_STATUS].revents)
             program.taken = true;
         if (polled[POLL_STATUS].revents || polled[POLL_INPUT].revents)
@@ -1144,6 +1167,7 @@ static void serve(int child)
         for (int i = 0; i < 3 && program.active; i++)
             if (polled[POLL_OUTPUT + i].revents)
                 read_output(&program.outputs[i]);
+        egress_serve(polled + POLLED, connections);
         if (polled[POLL_CHILD].revents) {
             while (read(child, &ignored, sizeof ignored) > 0)
                 ;

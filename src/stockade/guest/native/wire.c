@@ -15,7 +15,14 @@
 /* How long a host may take to hear the last of a machine. */
 enum { LAST_S = 10 };
 
+enum { CHAINS = 256 };
+
+/* By place + 1, so that 0 is none. Numbers that hash alike are chained. */
 static struct channel channels[MOST_CHANNELS];
+static uint16_t chains[CHAINS];
+static uint16_t first_free;
+static unsigned used; /* no place from here on was ever taken */
+static unsigned open_channels;
 
 static bool is_port;
 
@@ -117,37 +124,61 @@ _Noreturn void wire_die(const char *reason)
 struct channel *wire_channel(uint16_t number)
 {
     if (number)
-        for (int i = 0; i < MOST_CHANNELS; i++)
-            if (channels[i].number == number)
-                return &channels[i];
+        for (unsigned place = chains[number % CHAINS]; place; place = channels[place - 1].next)
+            if (channels[place - 1].number == number)
+                return &channels[place - 1];
     return NULL;
+}
+
+static void add_channel(uint16_t number)
+{
+    uint16_t *const chain = &chains[number % CHAINS];
+    uint16_t place = first_free;
+
+    if (place)
+        first_free = channels[place - 1].next;
+    else
+        place = (uint16_t)++used;
+    channels[place - 1] = (struct channel){.number = number,
+                                           .credit = WINDOW,
+                                           .window = WINDOW,
+                                           .step = WINDOW / 2,
+                                           .next = *chain};
+    *chain = place;
+    open_channels++;
+}
+
+static void forget(struct channel *channel)
+{
+    const uint16_t place = (uint16_t)(channel - channels + 1);
+    uint16_t *link = &chains[channel->number % CHAINS];
+
+    while (*link != place)
+        link = &channels[*link - 1].next;
+    *link = channel->next;
+    channel->number = 0;
+    channel->next = first_free;
+    first_free = place;
+    open_channels--;
 }
 
 bool wire_open(uint16_t first, unsigned span)
 {
-    unsigned free_places = 0;
+    static const char reason[] = "too many channels at once";
+    const bool room = open_channels + span <= MOST_CHANNELS;
 
     if (!first || !span || span > MOST_SPAN || first + span - 1 > UINT16_MAX)
         wire_die("OPEN of channels that there are not");
     for (unsigned i = 0; i < span; i++)
         if (wire_channel((uint16_t)(first + i)))
             wire_die("OPEN of a channel that is open");
-    for (int place = 0; place < MOST_CHANNELS; place++)
-        free_places += !channels[place].number;
     for (unsigned i = 0; i < span; i++) {
-        static const char reason[] = "too many channels at once";
-        int place = 0;
-
-        if (free_places < span) {
+        if (room)
+            add_channel((uint16_t)(first + i));
+        else
             put_frame((uint16_t)(first + i), RESET, reason, sizeof reason - 1);
-            continue;
-        }
-        while (channels[place].number)
-            place++;
-        channels[place] = (struct channel){
-            .number = (uint16_t)(first + i), .credit = WINDOW, .window = WINDOW};
     }
-    return free_places >= span;
+    return room;
 }
 
 bool wire_read(void)
@@ -187,7 +218,7 @@ static void end_if_done(struct channel *channel)
 {
     if (channel->peer_closed && channel->closed && !channel->untaken) {
         put_frame(channel->number, END, NULL, 0);
-        channel->number = 0;
+        forget(channel);
     }
 }
 
@@ -220,7 +251,7 @@ static bool take(const struct frame *frame)
         end_if_done(channel);
         return true;
     default: /* RESET */
-        channel->number = 0;
+        forget(channel);
         put_frame(frame->channel, RESET, NULL, 0);
         return true;
     }
@@ -316,7 +347,7 @@ void wire_taken(uint16_t number, uint32_t count)
         return;
     }
     channel->owed += count;
-    if (channel->owed >= WINDOW / 2) {
+    if (channel->owed >= channel->step) {
         uint8_t grant[4] = {(uint8_t)(channel->owed >> 24), (uint8_t)(channel->owed >> 16),
                             (uint8_t)(channel->owed >> 8), (uint8_t)channel->owed};
 
@@ -342,7 +373,7 @@ void wire_reset(uint16_t number, const char *reason)
     struct channel *channel = wire_channel(number);
 
     if (channel) {
-        channel->number = 0;
+        forget(channel);
         put_frame(number, RESET, reason, strlen(reason));
     }
 }

@@ -10,7 +10,7 @@ enum {
     HEADER = 7,
     CHUNK = 65536,
     WINDOW = 262144,
-    MOST_CHANNELS = 128,
+    MOST_CHANNELS = 512,
     MOST_SPAN = 8,
     LONGEST_REASON = 1024,
 };
@@ -23,6 +23,9 @@ struct channel {
     uint32_t window;   /* bytes that may still come */
     uint32_t untaken;  /* came, and not yet taken */
     uint32_t owed;     /* taken, and not yet granted again */
+    uint32_t step;     /* as much is owed before it is granted */
+    uint16_t next;     /* of those that hash alike, or of the free ones: its place + 1 */
+    void *user;        /* whose it is, where that is not looked for elsewhere */
     bool peer_closed, closed;
 };
 

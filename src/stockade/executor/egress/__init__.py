@@ -1,0 +1,1 @@
+"""Connections that leave a sandbox: from its agent's channels to the egress proxy."""

@@ -1,0 +1,33 @@
+"""What tells a sandbox's programs where the proxy is."""
+
+from typing import Final
+
+from stockade.port import EgressPolicy
+
+PORT: Final = 3128
+"""Of the sandbox's own loopback device."""
+_HTTP: Final = f"http://127.0.0.1:{PORT}"
+# With names left to the proxy: nothing in a sandbox can resolve one.
+_SOCKS: Final = f"socks5h://127.0.0.1:{PORT}"
+_DIRECT: Final = "localhost,127.0.0.1,::1"
+
+
+def proxy_variables(policy: EgressPolicy) -> dict[str, str]:
+    """Variables for the usual clients; none where nothing listens."""
+    if not policy.listens:
+        return {}
+    usual = {"http_proxy": _HTTP, "https_proxy": _HTTP, "all_proxy": _SOCKS, "no_proxy": _DIRECT}
+    java = " ".join(
+        f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={PORT}"
+        for scheme in ("http", "https")
+    )
+    return {
+        **usual,
+        **{name.upper(): value for name, value in usual.items()},
+        # Since Node.js 22.21 and 24.
+        "NODE_USE_ENV_PROXY": "1",
+        "npm_config_proxy": _HTTP,
+        "npm_config_https_proxy": _HTTP,
+        "npm_config_noproxy": _DIRECT,
+        "JAVA_TOOL_OPTIONS": f"{java} -Dhttp.nonProxyHosts=localhost|127.*|[::1]",
+    }
