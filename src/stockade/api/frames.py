@@ -17,6 +17,7 @@ MEDIA_TYPE: Final = "application/vnd.stockade.frames"
 _HEADER: Final = struct.Struct(">BI")
 MOST_BYTES: Final = 1024 * 1024
 """Of the payload of any frame but RECORD's and PROBLEM's."""
+MOST_EGRESS_BYTES: Final = 32 * 1024
 MOST_JSON_BYTES: Final = 8 * 1024 * 1024
 """Of a record without its bytes, or a problem: thousands of artefacts with long names."""
 
@@ -38,6 +39,8 @@ class FrameType(IntEnum):
     """JSON: a :class:`~stockade.api.problems.Problem`. Nothing follows."""
     KEEPALIVE = 8
     """Empty: the peer lives, and so does the execution."""
+    EGRESS = 9
+    """JSON: an :class:`~stockade.api.records.EgressEventMessage`. Only where it was asked for."""
 
 
 class Frame(NamedTuple):
@@ -149,4 +152,6 @@ class RecordAssembler:
 
 
 def _most(kind: FrameType) -> int:
+    if kind is FrameType.EGRESS:
+        return MOST_EGRESS_BYTES
     return MOST_JSON_BYTES if kind in (FrameType.RECORD, FrameType.PROBLEM) else MOST_BYTES

@@ -11,6 +11,10 @@ from stockade.port import (
     Artefact,
     Attestation,
     Captured,
+    CredentialUse,
+    DeniedDestination,
+    EgressEvent,
+    EgressUse,
     Enforcement,
     Execution,
     LimitHit,
@@ -20,6 +24,7 @@ from stockade.port import (
     Timings,
     Usage,
 )
+from stockade.port.egress import MAX_CREDENTIALS, MAX_DENIED
 
 
 class _Part(BaseModel):
@@ -99,6 +104,84 @@ class AttestationMessage(_Part):
     firmware: Mapping[str, str] = Field(default_factory=dict)
 
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Sentence = Annotated[str, Field(max_length=4096)]
+Destination = Annotated[str, Field(max_length=300)]
+
+
+class DeniedMessage(_Part):
+    """A destination that was reached for in vain, and which rule would allow it."""
+
+    destination: Destination
+    reason: Annotated[str, Field(max_length=64)]
+    detail: Sentence
+    count: Count = 1
+
+
+class CredentialUseMessage(_Part):
+    """That a credential was put into requests. Never its value."""
+
+    credential: Annotated[str, Field(max_length=64)]
+    destination: Destination
+    count: Count = 1
+
+
+class EgressUseMessage(_Part):
+    """What an execution did on the network."""
+
+    connections: Count = 0
+    sent_bytes: Count = 0
+    received_bytes: Count = 0
+    denied: Annotated[tuple[DeniedMessage, ...], Field(max_length=MAX_DENIED)] = ()
+    denied_others: Count = 0
+    credentials: Annotated[
+        tuple[CredentialUseMessage, ...], Field(max_length=MAX_CREDENTIALS * MAX_DENIED)
+    ] = ()
+
+    @classmethod
+    def of(cls, use: EgressUse) -> Self:
+        """The message for the port's."""
+        return cls(
+            connections=use.connections,
+            sent_bytes=use.sent_bytes,
+            received_bytes=use.received_bytes,
+            denied=tuple(DeniedMessage(**_plain(each)) for each in use.denied),
+            denied_others=use.denied_others,
+            credentials=tuple(CredentialUseMessage(**_plain(each)) for each in use.credentials),
+        )
+
+    def to_port(self) -> EgressUse:
+        """The port's."""
+        return EgressUse(
+            connections=self.connections,
+            sent_bytes=self.sent_bytes,
+            received_bytes=self.received_bytes,
+            denied=tuple(DeniedDestination(**vars(each)) for each in self.denied),
+            denied_others=self.denied_others,
+            credentials=tuple(CredentialUse(**vars(each)) for each in self.credentials),
+        )
+
+
+class EgressEventMessage(_Part):
+    """One connection, as it was decided on or ended."""
+
+    verdict: Annotated[str, Field(max_length=16)]
+    destination: Destination
+    reason: Annotated[str, Field(max_length=64)] = ""
+    detail: Sentence = ""
+    sent_bytes: Count = 0
+    received_bytes: Count = 0
+
+    @classmethod
+    def of(cls, event: EgressEvent) -> Self:
+        """The message for the port's."""
+        return cls(**_plain(event))
+
+    def to_port(self) -> EgressEvent:
+        """The port's."""
+        return EgressEvent(**vars(self))
+
+
 class _EndMessage(_Part):
     outcome: Outcome
     detail: str
@@ -112,6 +195,8 @@ class _EndMessage(_Part):
     tier: Tier | None = None
     image: str | None = None
     enforcement: Mapping[str, Enforcement] = Field(default_factory=dict)
+    egress: EgressUseMessage | None = None
+    """What it did on the network; ``null`` where it had none."""
     attestation: AttestationMessage | None = None
 
     def execution(
@@ -143,6 +228,7 @@ class _EndMessage(_Part):
             tier=self.tier,
             image=self.image,
             enforcement=dict(self.enforcement),
+            egress=None if self.egress is None else self.egress.to_port(),
             attestation=None if self.attestation is None else Attestation(**vars(self.attestation)),
         )
 
@@ -246,6 +332,7 @@ def _end(execution: Execution) -> dict[str, Any]:
         "tier": execution.tier,
         "image": execution.image,
         "enforcement": dict(execution.enforcement),
+        "egress": None if execution.egress is None else EgressUseMessage.of(execution.egress),
         "attestation": None if told is None else AttestationMessage(**_plain(told)),
     }
 

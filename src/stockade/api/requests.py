@@ -9,7 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stockade.api.content import Content, Name
 from stockade.port import (
+    NO_EGRESS,
     Command,
+    EgressPolicy,
+    EgressRule,
     ExecutionRequest,
     InvalidRequest,
     Limits,
@@ -21,6 +24,7 @@ from stockade.port import (
     Tier,
     TrustLevel,
 )
+from stockade.port.egress import MAX_CREDENTIALS, MAX_RULES
 from stockade.port.limits import _LARGEST, _SMALLEST
 
 
@@ -98,6 +102,39 @@ class LimitsMessage(Message):
     record_bytes: int = _limit("record_bytes")
 
 
+RuleText = Annotated[str, Field(max_length=4096)]
+_NO_EGRESS = EgressPolicy()
+
+
+class EgressMessage(Message):
+    """What a sandbox may reach on the network: by default nothing."""
+
+    rules: tuple[RuleText, ...] = Field(default=(), max_length=MAX_RULES)
+    """As they are written: ``api.example.com:443``, ``GET https://api.example.com/v1/``."""
+    credentials: tuple[Annotated[str, Field(max_length=64)], ...] = Field(
+        default=(), max_length=MAX_CREDENTIALS
+    )
+    """Names of the tenant's credentials, which a broker puts in on the way out."""
+    watched: bool = Field(default=False, strict=True)
+    """Say what is denied even where nothing is granted."""
+    connections: int = Field(default=_NO_EGRESS.connections, strict=True)
+    total_connections: int = Field(default=_NO_EGRESS.total_connections, strict=True)
+    sent_bytes: int = Field(default=_NO_EGRESS.sent_bytes, strict=True)
+    received_bytes: int = Field(default=_NO_EGRESS.received_bytes, strict=True)
+    bytes_per_second: int | None = Field(default=None, strict=True)
+    seconds: float = Field(default=_NO_EGRESS.seconds, strict=True)
+
+    def to_port(self) -> EgressPolicy:
+        """Raises :class:`~stockade.port.InvalidRequest`."""
+        return EgressPolicy(**{**dict(self), "rules": tuple(map(EgressRule.parse, self.rules))})
+
+    @classmethod
+    def of(cls, policy: EgressPolicy) -> Self:
+        """The message for a policy of the port's."""
+        plain = {name: getattr(policy, name) for name in cls.model_fields}
+        return cls(**{**plain, "rules": tuple(map(str, policy.rules))})
+
+
 class SandboxMessage(Message):
     """The sandbox that is asked for. Whose it is, the caller's key says."""
 
@@ -105,6 +142,8 @@ class SandboxMessage(Message):
     trust: TrustLevel = TrustLevel.UNTESTED
     tier: Tier | None = None
     """Exactly this tier; by default the strongest that can be started."""
+    egress: EgressMessage | None = None
+    """None: nothing is reached, and nobody listens."""
 
     def to_port(self, tenant: str) -> SandboxRequest:
         """Raises :class:`~stockade.port.InvalidRequest`."""
@@ -113,13 +152,18 @@ class SandboxMessage(Message):
             limits=Limits(**dict(self.limits)),
             trust=self.trust,
             tier=self.tier,
+            egress=NO_EGRESS if self.egress is None else self.egress.to_port(),
         )
 
     @classmethod
     def of(cls, request: SandboxRequest) -> Self:
         """The message for a request of the port's."""
+        egress = request.egress
         return cls(
-            limits=LimitsMessage(**asdict(request.limits)), trust=request.trust, tier=request.tier
+            limits=LimitsMessage(**asdict(request.limits)),
+            trust=request.trust,
+            tier=request.tier,
+            egress=None if egress == NO_EGRESS else EgressMessage.of(egress),
         )
 
 
@@ -150,6 +194,8 @@ class ProgramRequestMessage(Message):
     terminal: TerminalMessage | None = None
     stdin: Content | None = b""
     """All of standard input; ``null``: it comes by ``PUT .../stdin``."""
+    watch_egress: bool = Field(default=False, strict=True)
+    """Tell of connections while it runs, as they are decided on and ended."""
 
     def to_port(self) -> ExecutionRequest:
         """Raises :class:`~stockade.port.InvalidRequest`."""
@@ -232,7 +278,9 @@ def program_message(program: Program) -> ProgramMessage:
             return CommandMessage(argv=program.argv)
 
 
-def request_fields(request: ExecutionRequest, stdin: bytes | None) -> dict[str, Any]:
+def request_fields(
+    request: ExecutionRequest, stdin: bytes | None, watch_egress: bool = False
+) -> dict[str, Any]:
     """The fields of a :class:`ProgramRequestMessage` for a request of the port's."""
     size = request.terminal
     return {
@@ -243,4 +291,5 @@ def request_fields(request: ExecutionRequest, stdin: bytes | None) -> dict[str, 
         "working_directory": request.working_directory,
         "terminal": None if size is None else TerminalMessage(rows=size.rows, columns=size.columns),
         "stdin": stdin,
+        "watch_egress": watch_egress,
     }

@@ -47,6 +47,14 @@ _OPTIONS = (
         help="Like concurrency=10, executions_per_minute=100 or artefact_bytes=1G.",
     ),
     click.option(
+        "--egress",
+        "egress",
+        metavar="RULE",
+        multiple=True,
+        help="What its code may reach, like api.example.com:443 or *.example.com; `public` for any "
+        "public destination, `none` for nothing.",
+    ),
+    click.option(
         "--keep-source/--no-keep-source",
         default=None,
         help="Keep the source of what is run in the audit trail, not its digest alone.",
@@ -154,7 +162,7 @@ def show(name: str, as_json: bool, database_url: str) -> int:
         ("disabled", spell_moment(found.disabled_at, "no")),
         ("tiers", ", ".join(policy.tiers) or "none"),
         ("trust levels", ", ".join(policy.trust) or "none"),
-        ("egress", policy.egress),
+        ("egress", policy.egress if isinstance(policy.egress, str) else ", ".join(policy.egress)),
         ("source is kept", "yes" if policy.keep_source else "no"),
     ]
     rows += [(f"ceiling {name}", f"{value:.15g}") for name, value in policy.ceilings]
@@ -195,6 +203,7 @@ def _changed(
     trust: tuple[TrustLevel, ...],
     ceilings: tuple[str, ...],
     budgets_: tuple[str, ...],
+    egress: tuple[str, ...],
     keep_source: bool | None,
 ) -> tuple["TenantPolicy", "Budgets"]:
     from pydantic import ValidationError
@@ -207,6 +216,8 @@ def _changed(
         new["tiers"] = tiers
     if trust:
         new["trust"] = trust
+    if egress:
+        new["egress"] = "none" if egress == ("none",) else egress
     if keep_source is not None:
         new["keep_source"] = keep_source
     used = budgets.model_dump() | parse_settings(budgets_, "--budget", fields_of(Budgets))

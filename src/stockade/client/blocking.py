@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, ParamSpec, Self, TypeVar
 
 from stockade.port import (
+    EgressEvent,
     Execution,
     ExecutionEnvironment,
     ExecutionRequest,
@@ -28,9 +29,11 @@ from stockade.port import (
 )
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 OpenEnvironment = Callable[[], AbstractAsyncContextManager[ExecutionEnvironment]]
 PlainSink = Callable[[Stream, bytes], object]
+PlainEgressSink = Callable[[EgressEvent], object]
 
 _CLOSED = "the environment was closed"
 
@@ -45,17 +48,18 @@ class _Call(Generic[T]):
         self._make = make
         self._task: asyncio.Task[T] | None = None
         self._abandoned = False
-        # Pieces of output with the future that acknowledges each; None is the end.
-        self._news: SimpleQueue[tuple[Stream, bytes, asyncio.Future[None]] | None] = SimpleQueue()
+        # What to call in the waiting thread, and the future that acknowledges it; None is the end.
+        self._news: SimpleQueue[tuple[Callable[[], object], asyncio.Future[None]] | None] = (
+            SimpleQueue()
+        )
 
-    def wait(self, on_output: PlainSink | None) -> T:
+    def wait(self) -> T:
         """Run it to its end. Whatever is raised meanwhile cancels it, and waits all the same."""
         try:
             self._tell_loop(self._begin)
             while (news := self._news.get()) is not None:
-                stream, data, taken = news
-                if on_output is not None:
-                    on_output(stream, data)
+                callback, taken = news
+                callback()
                 self._tell_loop(partial(_acknowledge, taken))
         except BaseException:
             # KeyboardInterrupt above all. A second one breaks this wait: the cancellation
@@ -63,17 +67,21 @@ class _Call(Generic[T]):
             self._tell_loop(self._cancel)
             while (news := self._news.get()) is not None:
                 # Unread from now on, or a guest that still writes would be waited for.
-                self._tell_loop(partial(_acknowledge, news[2]))
+                self._tell_loop(partial(_acknowledge, news[1]))
             raise
         if self._task is None or not self._task.done() or self._task.cancelled():
             raise Unavailable(_CLOSED)
         return self._task.result()
 
-    async def hand_over(self, stream: Stream, data: bytes) -> None:
-        """Give a piece of output to the waiting thread; returns when that has taken it."""
-        taken = self._loop.create_future()
-        self._news.put((stream, data, taken))
-        await taken
+    def to_waiting_thread(self, sink: Callable[P, object]) -> Callable[P, Awaitable[None]]:
+        """A sink that calls this one in the waiting thread; it returns when that has taken it."""
+
+        async def hand_over(*arguments: P.args, **named: P.kwargs) -> None:
+            taken = self._loop.create_future()
+            self._news.put((partial(sink, *arguments, **named), taken))
+            await taken
+
+        return hand_over
 
     def leave(self) -> None:
         """The loop has ended: let the waiting thread go."""
@@ -124,7 +132,6 @@ class _Background:
     def call(
         self,
         make: Callable[[_Call[T]], Awaitable[T]],
-        on_output: PlainSink | None = None,
     ) -> T:
         call = _Call[T](self.loop, make)
         with self._lock:
@@ -132,7 +139,7 @@ class _Background:
                 raise Unavailable(_CLOSED)
             self._calls.add(call)  # type: ignore[arg-type]
         try:
-            return call.wait(on_output)
+            return call.wait()
         finally:
             with self._lock:
                 self._calls.discard(call)
@@ -202,6 +209,7 @@ class BlockingEnvironment:
         *,
         stdin: bytes = b"",
         on_output: PlainSink | None = None,
+        on_egress: PlainEgressSink | None = None,
     ) -> Execution:
         """Run a program in a fresh sandbox of its own and wait for its end.
 
@@ -212,10 +220,15 @@ class BlockingEnvironment:
         request = _request(program)
 
         def begin(call: _Call[Execution]) -> Awaitable[Execution]:
-            sink = call.hand_over if on_output is not None else None
-            return environment.run(request, sandbox, stdin=stdin, on_output=sink)
+            return environment.run(
+                request,
+                sandbox,
+                stdin=stdin,
+                on_output=None if on_output is None else call.to_waiting_thread(on_output),
+                on_egress=None if on_egress is None else call.to_waiting_thread(on_egress),
+            )
 
-        return background.call(begin, on_output)
+        return background.call(begin)
 
     def open_session(self, sandbox: SandboxRequest | None = None) -> "BlockingSession":
         """Take a sandbox for several executions. Raises :class:`Unavailable`."""
@@ -284,15 +297,20 @@ class BlockingSession:
         *,
         stdin: bytes = b"",
         on_output: PlainSink | None = None,
+        on_egress: PlainEgressSink | None = None,
     ) -> Execution:
         """Run a program and wait for its end. A ``str`` is Python source."""
         request = _request(program)
 
         def begin(call: _Call[Execution]) -> Awaitable[Execution]:
-            sink = call.hand_over if on_output is not None else None
-            return self._session.run(request, stdin=stdin, on_output=sink)
+            return self._session.run(
+                request,
+                stdin=stdin,
+                on_output=None if on_output is None else call.to_waiting_thread(on_output),
+                on_egress=None if on_egress is None else call.to_waiting_thread(on_egress),
+            )
 
-        return self._background.call(begin, on_output)
+        return self._background.call(begin)
 
     def write_file(self, path: str, content: bytes) -> None:
         """Write a workspace file, making its folders. Raises :class:`FileRefused`."""

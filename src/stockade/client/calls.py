@@ -7,7 +7,14 @@ from stockade.api import headers as names
 from stockade.api.frames import MEDIA_TYPE
 from stockade.client.execution import RemoteExecution, Wanted
 from stockade.client.transport import Interrupted, Outgoing, Transport
-from stockade.port import ExecutionRequest, InvalidRequest, Limits, OutputSink, StandardInput
+from stockade.port import (
+    EgressSink,
+    ExecutionRequest,
+    InvalidRequest,
+    Limits,
+    OutputSink,
+    StandardInput,
+)
 
 MOST_INLINE_BYTES = 256 * 1024
 """Of standard input that goes with the request; more goes beside it, as the program reads it."""
@@ -47,6 +54,7 @@ async def begin(
     identity: Mapping[str, str],
     stdin: StandardInput,
     on_output: OutputSink | None,
+    on_egress: EgressSink | None = None,
 ) -> RemoteExecution:
     """Start it; returns when it may run. Raises what a refusal says: then nothing ran.
 
@@ -57,6 +65,7 @@ async def begin(
         Wanted(limits, request.artefacts),
         tenant=tenant,
         on_output=on_output,
+        on_egress=on_egress,
         id=identity.get(names.ID),
     )
     headers = transport.headers(

@@ -5,8 +5,9 @@ import hashlib
 import json
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from signal import Signals
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from stockade.api.frames import (
     RecordAssembler,
 )
 from stockade.api.problems import Code, Problem
-from stockade.api.records import DetachedRecord
+from stockade.api.records import DetachedRecord, EgressEventMessage
 from stockade.client.transport import (
     BYTES_PER_SECOND,
     Interrupted,
@@ -35,6 +36,7 @@ from stockade.client.transport import (
     spoken,
 )
 from stockade.port import (
+    EgressSink,
     Execution,
     InvalidRequest,
     Limits,
@@ -145,6 +147,7 @@ class RemoteExecution:
         *,
         tenant: str | None,
         on_output: OutputSink | None,
+        on_egress: EgressSink | None = None,
         id: str | None,  # noqa: A002 - the word of the API
         owned: bool = True,
     ) -> None:
@@ -155,6 +158,7 @@ class RemoteExecution:
         self._wanted = wanted
         self._tenant = tenant
         self._on_output = on_output
+        self._on_egress = on_egress
         self._owned = owned
         self._loop = asyncio.get_running_loop()
         self._record: asyncio.Future[Execution] = self._loop.create_future()
@@ -293,6 +297,8 @@ class RemoteExecution:
         while (frame := await frames.next()).type is not FrameType.RECORD:
             if frame.type in _STREAMS:
                 await self._hear(_STREAMS[frame.type], frame.payload, frames)
+            elif frame.type is FrameType.EGRESS and self._on_egress is not None:
+                await self._hear_of_egress(self._on_egress, frame.payload, frames)
             else:
                 _require_harmless(frame)
         if len(frame.payload) > self._wanted.most_record_bytes:
@@ -322,12 +328,20 @@ class RemoteExecution:
             if stream not in self._captures:
                 self._captures[stream] = Capture(self._wanted.limits.record_bytes)
             self._captures[stream].add(data)
-        if self._on_output is None or self._muted or not data:
+        if self._on_output is not None and data:
+            await self._hand_over(partial(self._on_output, stream, data), frames)
+
+    async def _hear_of_egress(self, sink: EgressSink, payload: bytes, frames: FrameReader) -> None:
+        event = parsed(EgressEventMessage, payload).to_port()
+        await self._hand_over(partial(sink, event), frames)
+
+    async def _hand_over(self, sink: Callable[[], Awaitable[None]], frames: FrameReader) -> None:
+        if self._muted:
             return
         since = self._loop.time()
         self._in_sink = True
         try:
-            await self._on_output(stream, data)
+            await sink()
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not self._sink_left:

@@ -13,7 +13,9 @@ from typing import Any
 
 from stockade.api.content import encode_content, encode_name
 from stockade.port import (
+    NO_EGRESS,
     Command,
+    EgressPolicy,
     ExecutionRequest,
     Limits,
     Program,
@@ -23,6 +25,7 @@ from stockade.port import (
 )
 
 _LIMITS = tuple(field.name for field in fields(Limits))
+_EGRESS = tuple(field.name for field in fields(EgressPolicy))
 _DEFAULT = Limits()
 _SHORT = 4096
 _ESCAPED = b'"\\\b\t\n\f\r'
@@ -31,14 +34,20 @@ _CONTROLS = bytes(set(range(32)) - set(_ESCAPED))
 """Six bytes each."""
 
 
-def execution(request: ExecutionRequest, sandbox: SandboxRequest, stdin: bytes | None) -> bytes:
+def execution(
+    request: ExecutionRequest,
+    sandbox: SandboxRequest,
+    stdin: bytes | None,
+    watch_egress: bool = False,
+) -> bytes:
     """An ``ExecutionRequestMessage``."""
-    return _dumped({**_program_request(request, stdin), "sandbox": _sandbox(sandbox)})
+    found = _program_request(request, stdin, watch_egress)
+    return _dumped({**found, "sandbox": _sandbox(sandbox)})
 
 
-def program(request: ExecutionRequest, stdin: bytes | None) -> bytes:
+def program(request: ExecutionRequest, stdin: bytes | None, watch_egress: bool = False) -> bytes:
     """A ``ProgramRequestMessage``."""
-    return _dumped(_program_request(request, stdin))
+    return _dumped(_program_request(request, stdin, watch_egress))
 
 
 def session(sandbox: SandboxRequest, lease_seconds: float, workspace: str | None) -> bytes:
@@ -49,8 +58,12 @@ def session(sandbox: SandboxRequest, lease_seconds: float, workspace: str | None
     return _dumped(found)
 
 
-def _program_request(request: ExecutionRequest, stdin: bytes | None) -> dict[str, Any]:
+def _program_request(
+    request: ExecutionRequest, stdin: bytes | None, watch_egress: bool
+) -> dict[str, Any]:
     found: dict[str, Any] = {"program": _program(request.program)}
+    if watch_egress:
+        found["watch_egress"] = True
     if request.environment:
         found["environment"] = _named(request.environment, encode_name, "value")
     if request.files:
@@ -134,6 +147,19 @@ def _sandbox(sandbox: SandboxRequest) -> dict[str, Any]:
         found["limits"] = limits
     if sandbox.tier is not None:
         found["tier"] = sandbox.tier
+    if sandbox.egress != NO_EGRESS:
+        found["egress"] = _egress(sandbox.egress)
+    return found
+
+
+def _egress(policy: EgressPolicy) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        name: getattr(policy, name)
+        for name in _EGRESS
+        if getattr(policy, name) != getattr(NO_EGRESS, name)
+    }
+    if policy.rules:
+        found["rules"] = [str(rule) for rule in policy.rules]
     return found
 
 

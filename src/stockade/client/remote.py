@@ -16,6 +16,7 @@ from stockade.client.jobs import RemoteJobs
 from stockade.client.session import MOST_LIST_BYTES, RemoteSession
 from stockade.client.transport import Interrupted, Timeouts, Transport, client_tls, parsed
 from stockade.port import (
+    EgressSink,
     Execution,
     ExecutionRequest,
     InvalidRequest,
@@ -92,6 +93,7 @@ class RemoteEnvironment:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
         id: str | None = None,  # noqa: A002 - the word of the API
         idempotency_key: str | None = None,
     ) -> RemoteExecution:
@@ -104,7 +106,7 @@ class RemoteEnvironment:
         wanted = sandbox or _DEFAULT
         tenant = self._tenant(sandbox)
         identity = calls.identity(id, idempotency_key)
-        message = messages.execution(request, wanted, calls.inline(stdin))
+        message = messages.execution(request, wanted, calls.inline(stdin), on_egress is not None)
         self._calling += 1
         try:
             execution = await calls.begin(
@@ -117,6 +119,7 @@ class RemoteEnvironment:
                 identity=identity,
                 stdin=stdin,
                 on_output=on_output,
+                on_egress=on_egress,
             )
         finally:
             self._has_called()
@@ -133,6 +136,7 @@ class RemoteEnvironment:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
         id: str | None = None,  # noqa: A002
         idempotency_key: str | None = None,
     ) -> Execution:
@@ -142,6 +146,7 @@ class RemoteEnvironment:
             sandbox,
             stdin=stdin,
             on_output=on_output,
+            on_egress=on_egress,
             id=id,
             idempotency_key=idempotency_key,
         )

@@ -27,6 +27,7 @@ from stockade.client.transport import (
 )
 from stockade.port import (
     MIB,
+    EgressSink,
     Execution,
     ExecutionRequest,
     FileRefused,
@@ -95,6 +96,7 @@ class RemoteSession:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
         id: str | None = None,  # noqa: A002
         idempotency_key: str | None = None,
     ) -> RemoteExecution:
@@ -103,7 +105,7 @@ class RemoteSession:
         if self._running is not None and not self._running.done:
             raise InvalidRequest("session", "a program runs in it; wait for its end")
         identity = {**calls.identity(id, idempotency_key), **self._meant}
-        message = messages.program(request, calls.inline(stdin))
+        message = messages.program(request, calls.inline(stdin), on_egress is not None)
         give_up = asyncio.get_running_loop().time() + _ABANDONED_SECONDS
         while True:
             try:
@@ -118,6 +120,7 @@ class RemoteSession:
                         identity=identity,
                         stdin=stdin,
                         on_output=on_output,
+                        on_egress=on_egress,
                     )
                 self._abandoned = False
                 return self._running
@@ -133,12 +136,18 @@ class RemoteSession:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
         id: str | None = None,  # noqa: A002
         idempotency_key: str | None = None,
     ) -> Execution:
         """Start a program and wait for its end."""
         running = await self.start(
-            request, stdin=stdin, on_output=on_output, id=id, idempotency_key=idempotency_key
+            request,
+            stdin=stdin,
+            on_output=on_output,
+            on_egress=on_egress,
+            id=id,
+            idempotency_key=idempotency_key,
         )
         return await running.wait()
 

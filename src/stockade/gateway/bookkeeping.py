@@ -38,7 +38,7 @@ from stockade.gateway.schema import (
     workspaces,
 )
 from stockade.gateway.writer import Turn
-from stockade.port import Execution, Outcome, Refused, SandboxRequest
+from stockade.port import EgressUse, Execution, Outcome, Refused, SandboxRequest
 
 
 class Books:
@@ -237,8 +237,28 @@ class Books:
                 "peak_memory_bytes": used.peak_memory_bytes,
                 "artefacts": list(artefacts[:64]),
                 "artefact_count": len(artefacts),
+                **_egress_facts(execution.egress),
             },
         )
+        if execution.egress is not None and execution.egress.denied:
+            turn.journal.add(
+                Action.EGRESS_DENIED,
+                row.id,
+                tenant=row.tenant,
+                key_id=row.key_id,
+                time=turn.now,
+                facts={
+                    "denied": [
+                        {
+                            "destination": each.destination,
+                            "reason": each.reason,
+                            "count": each.count,
+                        }
+                        for each in execution.egress.denied
+                    ],
+                    "others": execution.egress.denied_others,
+                },
+            )
 
     # --- sandboxes ------------------------------------------------------------------------------
 
@@ -526,3 +546,24 @@ def _take_workspace(turn: Turn, tenant: str, name: str) -> int:
     )
     assert isinstance(fence, int)
     return fence
+
+
+def _egress_facts(use: EgressUse | None) -> dict[str, Any]:
+    if use is None:
+        return {}
+    return {
+        "egress": {
+            "connections": use.connections,
+            "sent_bytes": use.sent_bytes,
+            "received_bytes": use.received_bytes,
+            "denials": use.denials,
+            "credentials": [
+                {
+                    "credential": each.credential,
+                    "destination": each.destination,
+                    "count": each.count,
+                }
+                for each in use.credentials
+            ],
+        }
+    }

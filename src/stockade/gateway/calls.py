@@ -24,6 +24,7 @@ from stockade.gateway.metrics import Metrics
 from stockade.gateway.tracing import Tracing
 from stockade.gateway.watching import OutputLog
 from stockade.port import (
+    EgressSink,
     Execution,
     ExecutionRequest,
     InvalidRequest,
@@ -53,6 +54,7 @@ class Place(Protocol):
         request: ExecutionRequest,
         stdin: StandardInput,
         on_output: OutputSink,
+        on_egress: EgressSink | None,
     ) -> RunningExecution:
         """Raises what the port says."""
         ...
@@ -108,6 +110,7 @@ class Call:
         sandbox_id: str | None,
         job: bool,
         stdin: bytes | None,
+        watch_egress: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.id = id
@@ -116,6 +119,7 @@ class Call:
         self.sandbox_id = sandbox_id
         self.job = job
         self.log = OutputLog()
+        self.watch_egress = watch_egress
         self.inlet = Inlet() if stdin is None else None
         self.stdin: StandardInput = self.inlet.pieces() if self.inlet else (stdin or b"")
         self.started: asyncio.Event = asyncio.Event()
@@ -278,6 +282,7 @@ class Calls:
         choose: Choose,
         *,
         stdin: bytes | None,
+        watch_egress: bool = False,
         session: Exclusive | None = None,
         idempotency: Idempotency | None = None,
         job: bool = False,
@@ -292,7 +297,12 @@ class Calls:
             session.require_idle()  # a repeated request is answered whatever runs there now
         facts = RequestFacts.of(request, sandbox, keep_source=caller.policy.keep_source)
         call = Call(
-            "e" + secrets.token_hex(16), caller, session.id if session else None, job, stdin
+            "e" + secrets.token_hex(16),
+            caller,
+            session.id if session else None,
+            job,
+            stdin,
+            watch_egress,
         )
         # Shielded: a caller that leaves in this moment must not leave a row behind that has no end.
         beginning = asyncio.ensure_future(
@@ -387,7 +397,8 @@ class Calls:
         begun = time.monotonic()
         async with choose() as place:
             self._metrics.waited.observe(time.monotonic() - begun)
-            call.running = await place.start(call.id, request, call.stdin, call.log.add)
+            told = call.log.tell if call.watch_egress else None
+            call.running = await place.start(call.id, request, call.stdin, call.log.add, told)
             call.started.set()
             # Cancelling this wait ends it first: the port says so.
             return await call.running.wait()

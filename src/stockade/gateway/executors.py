@@ -19,6 +19,7 @@ from stockade.gateway.settings import ExecutorSettings
 from stockade.gateway.tracing import Tracing
 from stockade.gateway.turns import Turns
 from stockade.port import (
+    EgressSink,
     ExecutionRequest,
     OutputSink,
     Refused,
@@ -267,6 +268,7 @@ class FreshPlace:
         request: ExecutionRequest,
         stdin: StandardInput,
         on_output: OutputSink,
+        on_egress: EgressSink | None,
     ) -> RemoteExecution:
         """Start it on the executor with the least load; on another one where that refuses.
 
@@ -282,6 +284,7 @@ class FreshPlace:
                         replace(self._sandbox, tier=tier),
                         stdin=stdin,
                         on_output=on_output,
+                        on_egress=on_egress,
                         id=name,
                     )
         raise attempts.failure

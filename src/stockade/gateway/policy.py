@@ -1,23 +1,30 @@
 """What a tenant may ask for. Whatever is beyond it is refused in a sentence; nothing is clamped."""
 
-from typing import Any, Literal, Self
+from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from stockade.port import (
     GIB,
     KIB,
     MIB,
     NO_EGRESS,
+    EgressPolicy,
+    EgressRule,
     InvalidRequest,
     Limits,
     Refused,
     SandboxRequest,
+    Scheme,
     Tier,
     TrustLevel,
 )
+from stockade.port.egress import network_of
 from stockade.port.limits import _LARGEST, _SMALLEST
 from stockade.port.policy import OWN_KERNEL, STRENGTH, candidates
+
+PUBLIC: Final = "public"
 
 
 class _Stored(BaseModel):
@@ -79,8 +86,9 @@ class TenantPolicy(_Stored):
     tiers: tuple[Tier, ...] = tuple(tier for tier in STRENGTH if tier in OWN_KERNEL)
     trust: tuple[TrustLevel, ...] = tuple(TrustLevel)
     ceilings: Ceilings = Ceilings()
-    egress: Literal["none"] = "none"
-    """Nothing can be granted yet."""
+    egress: Annotated[tuple[str, ...], Field(max_length=256)] | Literal["none"] = "none"
+    """Rules that cover what may be asked for; ``public`` covers any name that leads to public
+    addresses."""
     keep_source: bool = False
     """Keep the source of what is run in the audit trail, and not its digest alone."""
 
@@ -100,8 +108,7 @@ class TenantPolicy(_Stored):
                 "forbidden",
                 f"trust level {request.trust} is not allowed; allowed: {_spell(self.trust)}",
             )
-        if request.egress != NO_EGRESS:
-            raise Refused("forbidden", "no egress is allowed")
+        self._judge_egress(request.egress)
         enough = candidates(request.trust, request.tier)
         allowed = tuple(tier for tier in enough if tier in self.tiers)
         if not allowed:
@@ -118,6 +125,78 @@ class TenantPolicy(_Stored):
             if lease_seconds is not None:
                 ceilings.judge_lease(lease_seconds, whose)
         return allowed
+
+    @field_validator("egress")
+    @classmethod
+    def _known_rules(cls, egress: tuple[str, ...] | str) -> tuple[str, ...] | str:
+        for text in () if isinstance(egress, str) else egress:
+            if text != PUBLIC:
+                try:
+                    EgressRule.parse(text)
+                except InvalidRequest as error:
+                    raise ValueError(str(error)) from None
+        return egress
+
+    def _judge_egress(self, asked: EgressPolicy) -> None:
+        if asked == NO_EGRESS:
+            return
+        # To be told of what is denied takes no grant; but it takes a proxy.
+        if self.egress == "none" or not self.egress:
+            raise Refused("forbidden", "no egress is allowed")
+        granted = [None if text == PUBLIC else EgressRule.parse(text) for text in self.egress]
+        for rule in asked.rules:
+            if not any(
+                _is_public(rule) if grant is None else covers(grant, rule) for grant in granted
+            ):
+                raise Refused(
+                    "forbidden",
+                    f"egress to {rule} is not allowed; allowed: {_spell(tuple(self.egress))}",
+                )
+
+
+def covers(grant: EgressRule, asked: EgressRule) -> bool:
+    """Whether the one allows all that the other does. Never in doubt."""
+    return (
+        _covers_host(grant, asked)
+        and grant.port == asked.port
+        and (
+            grant.scheme is asked.scheme
+            or (grant.scheme is None and asked.scheme is not Scheme.TCP)
+        )
+        and (
+            not grant.methods or (bool(asked.methods) and set(asked.methods) <= set(grant.methods))
+        )
+        and _below(asked.path, grant.path)
+        and all(
+            any(_inside(inner, outer) for outer in grant.addresses) for inner in asked.addresses
+        )
+    )
+
+
+def _covers_host(grant: EgressRule, asked: EgressRule) -> bool:
+    if grant.network is not None or asked.network is not None:
+        return _inside(asked.host, grant.host)
+    if grant.host.startswith("*."):
+        return asked.host.endswith(grant.host[1:])
+    return grant.host == asked.host
+
+
+def _inside(inner: str, outer: str) -> bool:
+    first, second = network_of(inner), network_of(outer)
+    if isinstance(first, IPv4Network) and isinstance(second, IPv4Network):
+        return first.subnet_of(second)
+    if isinstance(first, IPv6Network) and isinstance(second, IPv6Network):
+        return first.subnet_of(second)
+    return False
+
+
+def _below(path: str, prefix: str) -> bool:
+    """By whole segments, as a rule means it."""
+    return path == prefix or path.startswith(prefix.rstrip("/") + "/") or not prefix
+
+
+def _is_public(rule: EgressRule) -> bool:
+    return rule.network is None and not rule.addresses
 
 
 def _spell(names: tuple[str, ...]) -> str:

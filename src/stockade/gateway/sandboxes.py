@@ -25,6 +25,7 @@ from stockade.gateway.policy import Ceilings
 from stockade.gateway.schema import sandboxes
 from stockade.gateway.workspaces import Workspaces
 from stockade.port import (
+    EgressSink,
     ExecutionRequest,
     InvalidRequest,
     OutputSink,
@@ -139,11 +140,12 @@ class SessionPlace:
         request: ExecutionRequest,
         stdin: StandardInput,
         on_output: OutputSink,
+        on_egress: EgressSink | None,
     ) -> RunningExecution:
         """Start it there."""
         async with self._sandboxes.watched(self._sandbox):
             return await self._sandbox.session.start(
-                request, stdin=stdin, on_output=on_output, id=id
+                request, stdin=stdin, on_output=on_output, on_egress=on_egress, id=id
             )
 
 

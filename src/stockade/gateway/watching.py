@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-from stockade.port import KIB, Stream
+from stockade.port import KIB, EgressEvent, Stream
 
 _MOST_BYTES_IN_PIECE: Final = 64 * KIB
+_MOST_EVENTS: Final = 1024
+"""Of connections, in one execution. The record has them all."""
 # Tiny writes cost more than their bytes: an empty piece counts as this much.
 _COST_OF_PIECE: Final = 128
 
@@ -25,6 +27,14 @@ class Piece(NamedTuple):
     data: bytes
     end: int
     """Bytes of both streams up to and with it: where a reader goes on that was cut off."""
+
+
+class Told(NamedTuple):
+    """What became of a connection."""
+
+    event: EgressEvent
+    end: int
+    """Bytes of output before it."""
 
 
 class Omitted(NamedTuple):
@@ -48,7 +58,8 @@ class OutputLog:
         self.ended = False
         self._window = window
         self._hold = hold
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[Piece | Told] = deque()
+        self._events = 0
         self._first = 0
         """The number of the oldest piece that is kept."""
         self._cost = 0
@@ -69,11 +80,25 @@ class OutputLog:
             self._pieces.append(Piece(stream, piece, self._total))
             self._cost += len(piece) + _COST_OF_PIECE
             while self._cost > self._window and len(self._pieces) > 1:
-                self._cost -= len(self._pieces.popleft().data) + _COST_OF_PIECE
-                self._first += 1
+                self._forget_oldest()
             self._tell()
             while any(self._cost_since(reader) > self._hold for reader in self._holders):
                 await self._read.wait()
+
+    async def tell(self, event: EgressEvent) -> None:
+        """Take what became of a connection, among the output; it holds nobody back."""
+        self._events += 1
+        if self._events <= _MOST_EVENTS:
+            self._pieces.append(Told(event, self._total))
+            self._cost += _COST_OF_PIECE
+            self._tell()
+
+    def _forget_oldest(self) -> None:
+        oldest = self._pieces.popleft()
+        self._cost -= _COST_OF_PIECE
+        if isinstance(oldest, Piece):
+            self._cost -= len(oldest.data)
+        self._first += 1
 
     def end(self) -> None:
         """Nothing follows."""
@@ -110,7 +135,9 @@ class Reader:
         """Of the piece that comes next."""
         self._log = log
 
-    async def pieces(self, pause: float | None = None) -> AsyncIterator[Piece | Omitted | None]:
+    async def pieces(
+        self, pause: float | None = None
+    ) -> AsyncIterator[Piece | Told | Omitted | None]:
         """Until the execution's end; ``None`` after each ``pause`` in seconds without any.
 
         Raises :class:`TooSlow`.
@@ -127,7 +154,13 @@ class Reader:
                 if not await _came(log._news, pause):  # noqa: SLF001
                     yield None
                 continue
-            stream, data, end = log._pieces[index]  # noqa: SLF001
+            piece = log._pieces[index]  # noqa: SLF001
+            if isinstance(piece, Told):
+                yield piece
+                self.number += 1
+                log._has_read()  # noqa: SLF001
+                continue
+            stream, data, end = piece
             start = end - len(data)
             if not begun and start > self.position:
                 missed = start - self.position

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from stockade.port.egress import EgressSink
 from stockade.port.execution import Execution, Stream
 from stockade.port.program import ExecutionRequest, SandboxRequest, TerminalSize
 
@@ -59,6 +60,7 @@ class Session(Protocol):
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> RunningExecution:
         """Start a program. Raises :class:`InvalidRequest` while another runs."""
         ...
@@ -69,6 +71,7 @@ class Session(Protocol):
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> Execution:
         """Start a program and wait for its end."""
         ...
@@ -146,6 +149,7 @@ class ExecutionEnvironment(Protocol):
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> RunningExecution:
         """Start a program in a fresh sandbox of its own. Raises :class:`Unavailable`."""
         ...
@@ -157,6 +161,7 @@ class ExecutionEnvironment(Protocol):
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> Execution:
         """Start a program in a fresh sandbox of its own and wait for its end.
 

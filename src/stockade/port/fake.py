@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Self
 
+from stockade.port.egress import EgressEvent, EgressSink, EgressUse
 from stockade.port.environment import OutputSink, StandardInput, WorkspaceEntry
 from stockade.port.errors import FileRefused, InvalidRequest, SandboxLost, Unavailable
 from stockade.port.execution import (
@@ -84,6 +85,8 @@ class Scripted:
     limit: LimitHit | None = None
     """``None`` for the ceiling that belongs to the outcome."""
     usage: Usage | None = None
+    egress: EgressUse | None = None
+    """``None`` for none, of a sandbox whose policy has any."""
 
 
 class Call:
@@ -97,6 +100,7 @@ class Call:
         on_output: OutputSink | None,
         workspace: dict[str, bytes],
         tier: Tier,
+        on_egress: EgressSink | None = None,
     ) -> None:
         self.request = request
         self.sandbox = sandbox
@@ -115,6 +119,7 @@ class Call:
         self.execution: Execution | None = None
         """The record, once there is one."""
         self._on_output = on_output
+        self._on_egress = on_egress
         self._written = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
 
     def __repr__(self) -> str:
@@ -135,6 +140,11 @@ class Call:
             await self._on_output(stream, taken)
         if len(taken) < len(data):
             raise _TooMuchOutput
+
+    async def tell(self, event: EgressEvent) -> None:
+        """Let whoever watches the network hear of a connection."""
+        if self._on_egress is not None:
+            await self._on_egress(event)
 
     def captured(self, stream: Stream) -> Captured:
         """What it has written so far, as a record keeps it."""
@@ -276,6 +286,7 @@ def _record(call: Call, scripted: Scripted, seconds: float) -> Execution:
         timings=Timings(ran=seconds),
         tier=call.tier,
         enforcement={limit.name: Enforcement.ENFORCED for limit in fields(Limits)},
+        egress=scripted.egress or (EgressUse() if call.sandbox.egress.listens else None),
     )
 
 
@@ -305,7 +316,14 @@ def _collect(
 
 
 _Begin = Callable[
-    [ExecutionRequest, SandboxRequest, StandardInput, OutputSink | None, dict[str, bytes]],
+    [
+        ExecutionRequest,
+        SandboxRequest,
+        StandardInput,
+        OutputSink | None,
+        dict[str, bytes],
+        EgressSink | None,
+    ],
     FakeRunningExecution,
 ]
 
@@ -327,9 +345,12 @@ class FakeSession:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> FakeRunningExecution:
         self._check_idle()
-        self._running = self._begin(request, self.sandbox, stdin, on_output, self.workspace)
+        self._running = self._begin(
+            request, self.sandbox, stdin, on_output, self.workspace, on_egress
+        )
         return self._running
 
     async def run(
@@ -338,8 +359,10 @@ class FakeSession:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> Execution:
-        return await (await self.start(request, stdin=stdin, on_output=on_output)).wait()
+        running = await self.start(request, stdin=stdin, on_output=on_output, on_egress=on_egress)
+        return await running.wait()
 
     async def write_file(self, path: str, content: bytes | AsyncIterable[bytes]) -> None:
         self._check_at_work()
@@ -503,9 +526,10 @@ class FakeEnvironment:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> FakeRunningExecution:
         self._check_open()
-        return self._begin(request, sandbox or SandboxRequest(), stdin, on_output, {})
+        return self._begin(request, sandbox or SandboxRequest(), stdin, on_output, {}, on_egress)
 
     async def run(
         self,
@@ -514,8 +538,11 @@ class FakeEnvironment:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> Execution:
-        running = await self.start(request, sandbox, stdin=stdin, on_output=on_output)
+        running = await self.start(
+            request, sandbox, stdin=stdin, on_output=on_output, on_egress=on_egress
+        )
         return await running.wait()
 
     async def open_session(self, sandbox: SandboxRequest | None = None) -> FakeSession:
@@ -557,13 +584,14 @@ class FakeEnvironment:
         stdin: StandardInput,
         on_output: OutputSink | None,
         workspace: dict[str, bytes],
+        on_egress: EgressSink | None,
     ) -> FakeRunningExecution:
         tier = self._choose(sandbox)
         play = self._next()
         workspace.update(request.files)
         if isinstance(request.program, PythonScript):
             workspace[request.program.name] = request.program.source
-        call = Call(request, sandbox, stdin, on_output, workspace, tier)
+        call = Call(request, sandbox, stdin, on_output, workspace, tier, on_egress)
         self.calls.append(call)
         running = FakeRunningExecution(call, play, self._ignored)
         self._alive.add(running)

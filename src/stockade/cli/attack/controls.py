@@ -27,6 +27,7 @@ from stockade.port import (
     Artefact,
     Captured,
     Command,
+    EgressSink,
     Execution,
     ExecutionRequest,
     MissingArtefact,
@@ -114,6 +115,7 @@ class PlainEnvironment:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> "PlainExecution":
         """Start the program as a plain process."""
         folder = self._make_folder(request)
@@ -131,6 +133,7 @@ class PlainEnvironment:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> Execution:
         """Start it and wait for its end."""
         running = await self.start(request, sandbox, stdin=stdin, on_output=on_output)
@@ -358,6 +361,7 @@ class PlainSession:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> PlainExecution:
         """Start a program."""
         self._running = await self._environment.start(request, self._sandbox, on_output=on_output)
@@ -369,6 +373,7 @@ class PlainSession:
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> Execution:
         """Start a program and wait for its end."""
         return await (await self.start(request, on_output=on_output)).wait()

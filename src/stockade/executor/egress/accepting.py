@@ -181,7 +181,7 @@ class Accepting:
     ) -> None:
         try:
             await proxy.serve(reader, writer)
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged, and the connection is ended
             # One connection's fault is not the executor's.
             _log.exception("the egress proxy failed")
             transport.abort()

@@ -72,7 +72,7 @@ def parse_networks(field: str, texts: Sequence[str]) -> tuple[Network, ...]:
         raise InvalidRequest(field, f"{texts!r} is one text: put it into a tuple")
     found = []
     for text in texts:
-        network = network_of(text) if isinstance(text, str) else None
+        network = network_of(str(text))
         if network is None:
             raise InvalidRequest(field, f"{text!r} is not a network such as 10.1.0.0/16")
         found.append(network)

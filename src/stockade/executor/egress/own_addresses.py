@@ -4,7 +4,7 @@ import ipaddress
 import time
 from typing import Final
 
-import psutil
+import ifaddr
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -31,11 +31,10 @@ class OwnAddresses:
 
 
 def _addresses() -> frozenset[Address]:
-    found: set[Address] = set()
-    for entries in psutil.net_if_addrs().values():
-        for entry in entries:
-            try:
-                found.add(ipaddress.ip_address(entry.address.partition("%")[0]))
-            except ValueError:
-                continue  # a hardware address
-    return frozenset(found)
+    # An IPv6 address comes with its flow and its scope.
+    texts = (
+        found.ip if isinstance(found.ip, str) else found.ip[0]
+        for adapter in ifaddr.get_adapters()
+        for found in adapter.ips
+    )
+    return frozenset(ipaddress.ip_address(text.partition("%")[0]) for text in texts)

@@ -44,6 +44,7 @@ from stockade.executor.service.settings import ExecutorSettings
 from stockade.executor.service.standard_input import StandardInputPipe
 from stockade.executor.service.tracing import Tracing
 from stockade.port import (
+    EgressSink,
     ExecutionEnvironment,
     OutputSink,
     RunningExecution,
@@ -165,9 +166,16 @@ class Service:
             request = message.to_port()
             sandbox = message.sandbox.to_port(tenant)
 
-            async def start(stdin: StandardInput, sink: OutputSink) -> RunningExecution:
-                given = stdin if message.stdin is None else message.stdin
-                return await self._environment.start(request, sandbox, stdin=given, on_output=sink)
+            async def start(
+                stdin: StandardInput, sink: OutputSink, told: EgressSink
+            ) -> RunningExecution:
+                return await self._environment.start(
+                    request,
+                    sandbox,
+                    stdin=stdin if message.stdin is None else message.stdin,
+                    on_output=sink,
+                    on_egress=told if message.watch_egress else None,
+                )
 
             await self._serve(scope, receive, send, identity, None, message, start)
 
@@ -189,10 +197,16 @@ class Service:
             request = message.to_port()
             began = False
 
-            async def start(stdin: StandardInput, sink: OutputSink) -> RunningExecution:
+            async def start(
+                stdin: StandardInput, sink: OutputSink, told: EgressSink
+            ) -> RunningExecution:
                 nonlocal began
-                given = stdin if message.stdin is None else message.stdin
-                running = await leased.session.start(request, stdin=given, on_output=sink)
+                running = await leased.session.start(
+                    request,
+                    stdin=stdin if message.stdin is None else message.stdin,
+                    on_output=sink,
+                    on_egress=told if message.watch_egress else None,
+                )
                 leased.execution = identity
                 began = True
                 return running

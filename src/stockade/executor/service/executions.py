@@ -20,6 +20,7 @@ from stockade.executor.service.standard_input import StandardInputPipe
 from stockade.executor.service.tracing import Tracing
 from stockade.executor.submitted import SubmittedExecution
 from stockade.port import (
+    EgressSink,
     Execution,
     InvalidRequest,
     Outcome,
@@ -34,8 +35,8 @@ _DISCARD_SECONDS: Final = 2.0
 KEEP_ALIVE_SECONDS: Final = 4.0
 """docs/api.md promises five."""
 
-Start = Callable[[StandardInput, OutputSink], Awaitable[RunningExecution]]
-"""Starts the program with this input and this sink."""
+Start = Callable[[StandardInput, OutputSink, EgressSink], Awaitable[RunningExecution]]
+"""Starts the program with this input and these sinks."""
 
 
 @dataclass(slots=True, eq=False)
@@ -212,7 +213,7 @@ class Executions:
 
 async def _conduct(served: Served, start: Start, answer: FramesAnswer) -> Execution:
     stdin: StandardInput = b"" if served.stdin is None else served.stdin.read()
-    running = await start(stdin, answer.output)
+    running = await start(stdin, answer.output, answer.egress)
     served.running = running
     try:
         if isinstance(running, SubmittedExecution):

@@ -8,8 +8,9 @@ from starlette.types import Send
 
 from stockade.api.frames import MEDIA_TYPE, FrameType, encode, encode_output, encode_record
 from stockade.api.problems import Problem
+from stockade.api.records import EgressEventMessage
 from stockade.executor.service.bodies import CallerGone
-from stockade.port import Execution, Stream
+from stockade.port import EgressEvent, Execution, Stream
 
 _KINDS: Final = {Stream.STDOUT: FrameType.STDOUT, Stream.STDERR: FrameType.STDERR}
 _HEADERS: Final = [
@@ -47,6 +48,12 @@ class FramesAnswer:
         await self.started()
         for frame in encode_output(_KINDS[stream], data):
             await self._write(frame)
+
+    async def egress(self, event: EgressEvent) -> None:
+        """The sink for what becomes of connections."""
+        await self.started()
+        payload = EgressEventMessage.of(event).model_dump_json().encode()
+        await self._write(encode(FrameType.EGRESS, payload))
 
     async def keep_alive(self) -> None:
         """It lives."""

@@ -57,6 +57,7 @@ async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | No
             tiers=settings.tiers,
             preloaded=settings.preloaded,
             allow_emulation=settings.allow_emulation,
+            egress_public_networks=settings.egress_public_networks,
         ) as environment:
             app = create_app(environment, settings, log=log, provider=provider)
             service: Service = app.state.service

@@ -15,9 +15,10 @@ from pydantic import (
     model_validator,
 )
 
+from stockade.executor.egress.opening import parse_networks
 from stockade.executor.local import AuthMode
 from stockade.executor.pool import PoolPolicy
-from stockade.port import MIB, Tier
+from stockade.port import MIB, InvalidRequest, Tier
 
 TOKEN_VARIABLE: Final = "STOCKADE_EXECUTOR_TOKEN"  # noqa: S105 - its name
 _SHORTEST_TOKEN: Final = 32
@@ -121,6 +122,14 @@ def _check_listen(listen: str) -> str:
     return listen
 
 
+def _check_networks(texts: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        parse_networks("egress_public_networks", texts)
+    except InvalidRequest as error:
+        raise SettingsError(str(error)) from None
+    return texts
+
+
 class TlsSettings(BaseModel):
     """TLS 1.2 or later, with these files."""
 
@@ -149,6 +158,8 @@ class ExecutorSettings(BaseModel):
     """By default all that this machine can start."""
     allow_emulation: bool = False
     preloaded: tuple[str, ...] | None = None
+    egress_public_networks: Annotated[tuple[str, ...], AfterValidator(_check_networks)] = ()
+    """That guests may reach by a name as if they were public."""
 
     parked: int = Field(default=PoolPolicy().ceiling, ge=0, le=1024)
     """Sandboxes that may be parked for each profile of a tenant."""

@@ -127,6 +127,7 @@ class Runner:
             limits,
             choose,
             stdin=message.stdin,
+            watch_egress=message.watch_egress,
             session=inside,
             idempotency=idempotency,
             job=asked.job,

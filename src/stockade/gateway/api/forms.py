@@ -15,12 +15,12 @@ from stockade.api.frames import MEDIA_TYPE as FRAMES
 from stockade.api.frames import FrameType, encode_output, encode_record
 from stockade.api.frames import encode as frame
 from stockade.api.problems import Code, Problem
-from stockade.api.records import RecordMessage
+from stockade.api.records import EgressEventMessage, RecordMessage
 from stockade.gateway.api.bodies import or_gone
 from stockade.gateway.api.problems import fault, problem_of
 from stockade.gateway.calls import Call
-from stockade.gateway.watching import Omitted, Piece, Reader, TooSlow
-from stockade.port import Execution, Refused, StockadeError, Stream
+from stockade.gateway.watching import Omitted, Piece, Reader, Told, TooSlow
+from stockade.port import EgressEvent, Execution, Refused, StockadeError, Stream
 
 EVENTS: Final = "text/event-stream"
 JSON: Final = "application/json"
@@ -156,6 +156,8 @@ async def as_frames(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
                     yield frame(FrameType.STDOUT, data)
                 case Piece(Stream.STDERR, data):
                     yield frame(FrameType.STDERR, data)
+                case Told(told):
+                    yield frame(FrameType.EGRESS, _as_json(told))
                 case _:
                     yield frame(FrameType.KEEPALIVE)
         held: bytes | None = None
@@ -198,6 +200,8 @@ async def as_events(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
             match piece:
                 case Piece(stream, data, end):
                     yield output_event(stream, data, end)
+                case Told(told):
+                    yield event("egress", _as_json(told).decode())
                 case Omitted(count):
                     yield event("omitted", OmittedMessage(bytes=count).model_dump_json())
                 case None:
@@ -248,6 +252,10 @@ async def each(pieces: "list[bytes]") -> AsyncGenerator[bytes, None]:
     """What is there already."""
     for piece in pieces:
         yield piece
+
+
+def _as_json(told: EgressEvent) -> bytes:
+    return EgressEventMessage.of(told).model_dump_json().encode()
 
 
 def _too_slow() -> Problem:

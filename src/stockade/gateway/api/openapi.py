@@ -15,7 +15,7 @@ STREAMS: Final[dict[str, Any]] = {
             "schema": {
                 "type": "string",
                 "description": "Events `started` (StartedMessage), `output` (OutputMessage), "
-                "`omitted` (OmittedMessage), then `record` (RecordMessage) or `problem` (Problem); "
+                "`omitted` (OmittedMessage), `egress` (EgressEventMessage), then `record` (RecordMessage) or `problem` (Problem); "
                 "a stream that stops without one of these two was cut.",
             }
         },
