@@ -19,6 +19,7 @@ from stockade.cli import terminal
 from stockade.cli.host import Host
 from stockade.cli.streams import Outlet, Worker, standard_input
 from stockade.port import (
+    EgressSink,
     Execution,
     ExecutionRequest,
     RunningExecution,
@@ -66,9 +67,10 @@ def conduct(
     *,
     stdin: int | None,
     live: bool,
+    on_egress: EgressSink | None = None,
 ) -> Conducted:
     """Run it to its end. ``stdin`` is a descriptor to read; ``live`` copies the output."""
-    return asyncio.run(_Conductor(host, request, sandbox, stdin, live).conduct())
+    return asyncio.run(_Conductor(host, request, sandbox, stdin, live, on_egress).conduct())
 
 
 class _Conductor:
@@ -79,12 +81,14 @@ class _Conductor:
         sandbox: SandboxRequest,
         stdin: int | None,
         live: bool,
+        on_egress: EgressSink | None,
     ) -> None:
         self._host = host
         self._request = request
         self._sandbox = sandbox
         self._stdin = stdin
         self._live = live
+        self._on_egress = on_egress
         self._found = Conducted()
         self._running: RunningExecution | None = None
         self._errands: set[asyncio.Task[None]] = set()
@@ -130,6 +134,7 @@ class _Conductor:
                     self._sandbox,
                     stdin=self._standard_input(),
                     on_output=self._copy if self._live else None,
+                    on_egress=self._on_egress,
                 )
                 if self._found.cause is not None:
                     await self._running.cancel()

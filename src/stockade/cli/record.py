@@ -37,6 +37,7 @@ def as_data(execution: Execution, exit_code: int) -> dict[str, object]:
         "tier": execution.tier.value if execution.tier else None,
         "image": execution.image,
         "enforcement": {name: how.value for name, how in execution.enforcement.items()},
+        "egress": asdict(execution.egress) if execution.egress else None,
         "attestation": asdict(execution.attestation) if execution.attestation else None,
         "command_exit_code": exit_code,
     }

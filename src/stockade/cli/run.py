@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import click
 
 from stockade.cli import exit_codes, files, report
+from stockade.cli.egress_options import policy_of, print_event
 from stockade.cli.failure import Failure
 from stockade.cli.host import Host
 from stockade.cli.options import (
@@ -21,7 +22,9 @@ from stockade.cli.options import (
 )
 from stockade.cli.service import failure
 from stockade.port import (
+    PROFILES,
     Command,
+    EgressSink,
     Execution,
     ExecutionRequest,
     InvalidRequest,
@@ -152,6 +155,37 @@ def _option(*names: str, section: str, **attributes: Any) -> Callable[[Any], Any
     f"{Tier.VM}, which boots a machine for each call, must be named]",
 )
 @_option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="RULE",
+    section="Network",
+    help="Let it reach this, and nothing else: api.example.com:443, *.example.com, "
+    "'GET https://api.example.com/v1/', tcp://db.example.com:5432, 10.1.0.0/16:443.  (repeatable)",
+)
+@_option(
+    "--egress-profile",
+    "profiles",
+    multiple=True,
+    metavar="NAME",
+    section="Network",
+    help=f"Let it reach what a common need takes: {', '.join(sorted(PROFILES))}.  (repeatable)",
+)
+@_option(
+    "--egress-policy",
+    "policy_file",
+    metavar="FILE",
+    type=FileName(),
+    section="Network",
+    help="Let it reach what this file says.",
+)
+@_option(
+    "--egress-log",
+    is_flag=True,
+    section="Network",
+    help="Say on standard error what becomes of each connection, as it happens.",
+)
+@_option(
     "--detach",
     is_flag=True,
     section="Output",
@@ -187,6 +221,10 @@ def run(
     variables: tuple[str, ...],
     trust: TrustLevel,
     tier: Tier | None,
+    allowed: tuple[str, ...],
+    profiles: tuple[str, ...],
+    policy_file: str | None,
+    egress_log: bool,
     detach: bool,
     as_json: bool,
     verbose: bool,
@@ -203,6 +241,7 @@ def run(
     stockade run -c 'import sys; print(sys.argv)' a b
     stockade run app.js                      also .mjs and .sh
     stockade run -- node -p 6*7              any program of the image
+    stockade run --allow api.example.com:443 fetch.py
     generate | stockade run -                Python source from standard input
     stockade run --memory 1G --timeout 2m heavy.py < data > out
     stockade run --file data.csv --artefact plot.png:figures/ draw.py
@@ -212,6 +251,7 @@ def run(
     if detach:
         _require_detachable(host, tty, artefacts, result, as_json)
     chosen = limits(ceilings)
+    egress = policy_of(allowed, profiles, policy_file, log=egress_log)
     targets = _targets(artefacts, result, force, as_json)
     script = _script(words, code, fresh, dashes=ctx.meta["stockade.dashes"], host=host)
     given = script.files | _sources(sources, chosen.disk_bytes, taken=script.name)
@@ -232,7 +272,7 @@ def run(
             artefacts=tuple(targets.artefacts),
             terminal=size,
         )
-        sandbox = SandboxRequest(limits=chosen, trust=trust, tier=tier)
+        sandbox = SandboxRequest(limits=chosen, trust=trust, tier=tier, egress=egress)
     except InvalidRequest as error:
         raise click.UsageError(refusal(error)) from None
     if detach:
@@ -241,7 +281,8 @@ def run(
             # Nobody waits whom it could be asked of later.
             content = files.read_bounded(stdin, "--input", MAX_SOURCE_BYTES, _INPUT_RULE)
         return _submit(ctx, host, request, sandbox, content)
-    conducted = _conduct(host, request, sandbox, stdin, live=not as_json)
+    told = print_event if egress_log else None
+    conducted = _conduct(host, request, sandbox, stdin, live=not as_json, on_egress=told)
     return _finish(host, conducted, targets, as_json=as_json, verbose=verbose)
 
 
@@ -422,11 +463,12 @@ def _conduct(
     stdin: int | None,
     *,
     live: bool,
+    on_egress: EgressSink | None,
 ) -> "Conducted":
     from stockade.cli.conduct import conduct
 
     try:
-        return conduct(host, request, sandbox, stdin=stdin, live=live)
+        return conduct(host, request, sandbox, stdin=stdin, live=live, on_egress=on_egress)
     except Unavailable as error:
         # Whether the executor could not be opened or refused the request, it is said alike.
         missing = error.missing

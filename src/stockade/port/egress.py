@@ -223,6 +223,10 @@ class EgressPolicy:
         """The same with these rules as well."""
         return replace(self, rules=(*self.rules, *rules))
 
+    def watching(self) -> "EgressPolicy":
+        """The same, and what is denied is told."""
+        return replace(self, watched=True)
+
 
 @dataclass(frozen=True, slots=True)
 class DeniedDestination:
