@@ -1,6 +1,7 @@
 """The implementations of the port, as fixtures."""
 
 import io
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -59,6 +60,9 @@ REMOTE = [
 ]
 TOKEN = "contract-0123456789-abcdefghijklm"
 ANYTHING = {name: value for name, value in _LARGEST.items() if name != "lease_seconds"}
+ORIGIN = socket.create_server(("127.0.0.1", 0))
+"""Where the tests of egress serve: a gateway's policy names it before they do."""
+REACHED = (*(f"{kind}://127.0.0.1:{ORIGIN.getsockname()[1]}" for kind in ("tcp", "http")), "public")
 PLENTY = Budgets(concurrency=1000, sandboxes=100, executions_per_minute=1_000_000)
 
 
@@ -103,7 +107,9 @@ async def _reach(executor: str, kind: Reached) -> AsyncIterator[RemoteEnvironmen
         )
         database = Database.open(settings.database_url)
         database.migrate()
-        policy = TenantPolicy(tiers=tuple(Tier), ceilings=Ceilings.model_validate(ANYTHING))
+        policy = TenantPolicy(
+            tiers=tuple(Tier), ceilings=Ceilings.model_validate(ANYTHING), egress=REACHED
+        )
         Tenants(database).create("local", policy, PLENTY)
         key = Keys(database).create("local", Scope)[1]
         database.close()

@@ -65,7 +65,7 @@ async def test_bytes_go_both_ways_and_each_direction_ends_alone(peer: Peer) -> N
     carried = accept(peer)
     streams = peer.start(
         CONNECT
-        + f"""
+        + """
 s = connect()
 s.sendall(bytes.fromhex(sys.stdin.readline()))
 s.shutdown(socket.SHUT_WR)
