@@ -72,6 +72,7 @@ class Accepting:
         self._proxy: Proxy | None = None
         self._waiting: set[_Slot] = set()
         self._open: set[ChannelTransport] = set()
+        self._served: set[ChannelTransport] = set()
         self._lingering: dict[ChannelTransport, None] = {}  # the oldest first
         self._tasks: set[asyncio.Task[None]] = set()
         self._shares = Shares()
@@ -167,10 +168,12 @@ class Accepting:
         if self._proxy is None:  # no program runs, so nobody is there
             transport.abort()
             return
+        self._served.add(transport)
         writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
         task = self._loop.create_task(self._serve(self._proxy, transport, reader, writer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        # Not in the task: it may be cancelled before it has begun.
+        task.add_done_callback(lambda done: self._on_served(done, transport))
 
     async def _serve(
         self,
@@ -185,17 +188,26 @@ class Accepting:
             # One connection's fault is not the executor's.
             _log.exception("the egress proxy failed")
             transport.abort()
-        finally:
-            transport.close()
+
+    def _on_served(self, task: "asyncio.Task[None]", transport: ChannelTransport) -> None:
+        self._tasks.discard(task)
+        self._served.discard(transport)
+        transport.close()
+        self._settle(transport)
 
     def _on_change(self, transport: ChannelTransport) -> None:
-        self._open.discard(transport)
         self._lingering.pop(transport, None)
         if transport.lingering:
             self._lingering[transport] = None
             if len(self._lingering) > MOST_LINGERING:
                 next(iter(self._lingering)).abort()
-        self._open_ahead()
+        self._settle(transport)
+
+    def _settle(self, transport: ChannelTransport) -> None:
+        """It counts no more when its proxy is done with it, and all was sent to the guest."""
+        if transport not in self._served and (transport.over or transport.lingering):
+            self._open.discard(transport)
+            self._open_ahead()
 
     def _on_broken(self, reason: "asyncio.Future[str]") -> None:
         self._closed = True

@@ -20,6 +20,7 @@ from stockade.port.egress import Network, network_of
 
 if TYPE_CHECKING:
     from stockade.egress.broker_route import BrokerRoute
+    from stockade.egress.resolving import SystemResolver
     from stockade.executor.egress.own_addresses import OwnAddresses
 
 PUBLIC_NETWORKS_VARIABLE = "STOCKADE_EGRESS_PUBLIC_NETWORKS"
@@ -85,6 +86,7 @@ class Egress:
     def __init__(self, settings: EgressSettings) -> None:
         self._settings = settings
         self._own_addresses: OwnAddresses | None = None
+        self._resolver: SystemResolver | None = None
 
     def __repr__(self) -> str:
         return f"<Egress {self._settings!r}>"
@@ -126,11 +128,12 @@ class Egress:
         from stockade.executor.egress.own_addresses import OwnAddresses
 
         own = self._own_addresses = self._own_addresses or OwnAddresses()
+        resolver = self._resolver = self._resolver or SystemResolver()
 
         def make(on_event: Callable[[EgressEvent], None]) -> Proxy:
             return EgressProxy(
                 policy,
-                resolver=SystemResolver(),
+                resolver=resolver,
                 public_networks=self._settings.public_networks,
                 own_addresses=own,
                 broker=None if lease is None else lease.route,
