@@ -34,9 +34,9 @@ SKIPPED = pytest.StashKey[Counter[str]]()
 
 IN_MACHINES = ("test_programs.py",)
 """What always runs in microVMs, of tests/contract."""
-OVER_HTTP = ("test_control.py", "test_sessions.py", "test_streams.py")
+OVER_HTTP = ("test_control.py", "test_egress.py", "test_sessions.py", "test_streams.py")
 """What of them always runs against an executor that is reached over HTTP."""
-BY_A_GATEWAY = ("test_control.py",)
+BY_A_GATEWAY = ("test_control.py", "test_egress.py")
 """And with a gateway between."""
 NOT_OVER_HTTP = (
     "test_many_programs_in_one_session", "test_counters_start_anew_with_each_program",
