@@ -145,10 +145,6 @@ def verbose_lines(execution: "Execution") -> list[str]:
             f"attested: kernel {made_of.kernel_version} {made_of.kernel}, {made_of.vmm} "
             f"{made_of.vmm_version} by {made_of.accelerator}; --json has all of it"
         )
-    if execution.egress is not None:
-        from stockade.cli.egress_options import lines_of
-
-        lines += lines_of(execution.egress)
     weaker = [f"{name} {how}" for name, how in execution.enforcement.items() if how != "enforced"]
     if weaker:
         lines.append("limits not kept for all processes together: " + ", ".join(weaker))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import click
 
 from stockade.cli import exit_codes, files, report
-from stockade.cli.egress_options import policy_of, print_event
+from stockade.cli.egress_options import lines_of, policy_of, print_event
 from stockade.cli.failure import Failure
 from stockade.cli.host import Host
 from stockade.cli.options import (
@@ -535,6 +535,8 @@ def _finish(
         report.say(said)
     if verbose:
         for line in report.verbose_lines(execution):
+            report.say(line)
+        for line in lines_of(execution.egress) if execution.egress is not None else ():
             report.say(line)
     return code
 
