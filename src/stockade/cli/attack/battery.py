@@ -15,6 +15,8 @@ from stockade.port.policy import OWN_KERNEL
 _OK = frozenset({Outcome.OK})
 _CLOCK = frozenset({Outcome.WALL_CLOCK})
 _LITTLE_MEMORY = replace(SMALL, open_files=1024, memory_bytes=48 * MIB)
+_PATIENT = replace(SMALL, wall_seconds=60, open_files=1024)
+_NO_PROXY = "without the boundary there is no proxy"
 _LINKS = (
     "absolute", "relative", "chained", "looped", "folder/passwd", "proc", "device", "sibling",
     "deep/up/real",
@@ -270,6 +272,21 @@ _PROGRAMS: tuple[Attack, ...] = (
     Attack(
         "metadata", (46, 48, 51), "reaches for metadata services and name servers",
         _OK, alone, "metadata", attempts=40,
+    ),
+    Attack(
+        "proxy-addresses", (46, 47, 48, 49, 51, 52),
+        "asks the egress proxy for the host and metadata services, by every spelling",
+        _OK, alone, "proxy_addresses", limits=_PATIENT, attempts=420, watched="two ports",
+        proxied=True, no_control=_NO_PROXY,
+    ),
+    Attack(
+        "proxy-port", (49,), "takes the port at which the agent listens for the egress proxy",
+        _OK, alone, "proxy_port", attempts=8, proxied=True, no_control=_NO_PROXY,
+    ),
+    Attack(
+        "proxy-flood", (50, 60), "floods the egress proxy with connections, halves and headers",
+        _OK, hurried, "proxy_flood", limits=_PATIENT, attempts=2, proxied=True,
+        no_control=_NO_PROXY,
     ),
     # The kernel.
     Attack(

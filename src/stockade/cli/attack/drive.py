@@ -8,12 +8,15 @@ from importlib import resources
 
 from stockade.cli.attack.model import Attack, Observed, Scene
 from stockade.port import (
+    EgressPolicy,
+    EgressRule,
     ExecutionRequest,
     FileRefused,
     PythonScript,
     PythonSource,
     SandboxLost,
     SandboxRequest,
+    Scheme,
     Stream,
 )
 
@@ -41,6 +44,24 @@ def request(scene: Scene, attack: Attack, *arguments: str) -> ExecutionRequest:
     )
 
 
+_NAMES_OF_THE_HOST = ("localhost", "localhost.localdomain", "ip6-localhost")
+
+
+def sandbox_of(scene: Scene, attack: Attack) -> SandboxRequest:
+    """The sandbox for it. A name alone is no grant of an address that is not public."""
+    if not attack.proxied:
+        return SandboxRequest(limits=attack.limits)
+    ports = scene.facts["ports"]
+    assert isinstance(ports, list)
+    rules = [
+        EgressRule(name, port, scheme)
+        for name in _NAMES_OF_THE_HOST
+        for port in ports
+        for scheme in (Scheme.TCP, Scheme.HTTP)
+    ]
+    return SandboxRequest(limits=attack.limits, egress=EgressPolicy(tuple(rules)))
+
+
 class _Ready:
     """An output sink that waits until the program says that it is ready."""
 
@@ -60,9 +81,7 @@ class _Ready:
 
 async def alone(scene: Scene, attack: Attack) -> Observed:
     """The program runs, and nobody helps or hinders it."""
-    execution = await scene.environment.run(
-        request(scene, attack), SandboxRequest(limits=attack.limits)
-    )
+    execution = await scene.environment.run(request(scene, attack), sandbox_of(scene, attack))
     return Observed([execution])
 
 
@@ -74,7 +93,7 @@ async def unread(scene: Scene, attack: Attack) -> Observed:
         await asyncio.sleep(max(0.0, over - asyncio.get_running_loop().time()))
 
     execution = await scene.environment.run(
-        request(scene, attack), SandboxRequest(limits=attack.limits), on_output=sink
+        request(scene, attack), sandbox_of(scene, attack), on_output=sink
     )
     return Observed([execution])
 
@@ -83,7 +102,7 @@ async def cancelled(scene: Scene, attack: Attack) -> Observed:
     """The host asks politely, then cancels."""
     ready = _Ready()
     running = await scene.environment.start(
-        request(scene, attack), SandboxRequest(limits=attack.limits), on_output=ready
+        request(scene, attack), sandbox_of(scene, attack), on_output=ready
     )
     await ready.wait()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -99,7 +118,7 @@ async def cancelled(scene: Scene, attack: Attack) -> Observed:
 async def pair(scene: Scene, attack: Attack) -> Observed:
     """One sandbox sets a scene and stays; the attacker looks for it from another one."""
     ready = _Ready()
-    sandbox = SandboxRequest(limits=attack.limits)
+    sandbox = sandbox_of(scene, attack)
     first = await scene.environment.start(request(scene, attack, "first"), sandbox, on_output=ready)
     try:
         await ready.wait()
@@ -113,7 +132,7 @@ async def pair(scene: Scene, attack: Attack) -> Observed:
 async def hurried(scene: Scene, attack: Attack) -> Observed:
     """The host starts other sandboxes while the program attacks what they start with."""
     ready = _Ready()
-    sandbox = SandboxRequest(limits=attack.limits)
+    sandbox = sandbox_of(scene, attack)
     running = await scene.environment.start(request(scene, attack), sandbox, on_output=ready)
     await ready.wait()
     breaches = []
@@ -131,7 +150,7 @@ async def fetched(scene: Scene, attack: Attack) -> Observed:
     ready = _Ready()
     breaches: list[str] = []
     came = 0
-    session = await scene.environment.open_session(SandboxRequest(limits=attack.limits))
+    session = await scene.environment.open_session(sandbox_of(scene, attack))
     try:
         running = await session.start(request(scene, attack), on_output=ready)
         await ready.wait()

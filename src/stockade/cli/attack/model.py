@@ -82,6 +82,8 @@ class Attack:
     fresh: bool = False
     terminal: TerminalSize | None = None
     limits: Limits = SMALL
+    proxied: bool = False
+    """Whether the sandbox has an egress proxy, which names that lead to the host are allowed by."""
     limit: str = ""
     """The field of ``Limits`` that must be named as the one that was hit."""
     attempts: int = 0
