@@ -274,17 +274,17 @@ _PROGRAMS: tuple[Attack, ...] = (
         _OK, alone, "metadata", attempts=40,
     ),
     Attack(
-        "proxy-addresses", (46, 47, 48, 49, 51, 52),
+        "proxy-addresses", (46, 47, 48, 49, 53),
         "asks the egress proxy for the host and metadata services, by every spelling",
         _OK, alone, "proxy_addresses", limits=_PATIENT, attempts=420, watched="two ports",
         proxied=True, no_control=_NO_PROXY,
     ),
     Attack(
-        "proxy-port", (49,), "takes the port at which the agent listens for the egress proxy",
+        "proxy-port", (63,), "takes the port at which the agent listens for the egress proxy",
         _OK, alone, "proxy_port", attempts=8, proxied=True, no_control=_NO_PROXY,
     ),
     Attack(
-        "proxy-flood", (50, 60), "floods the egress proxy with connections, halves and headers",
+        "proxy-flood", (64,), "floods the egress proxy with connections, halves and headers",
         _OK, hurried, "proxy_flood", limits=_PATIENT, attempts=2, proxied=True,
         no_control=_NO_PROXY,
     ),
