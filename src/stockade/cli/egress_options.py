@@ -1,10 +1,12 @@
 """``--allow`` and its kin: what a program may reach, and what is said of it."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from stockade.cli import report
+from stockade.cli import exit_codes, report
+from stockade.cli.failure import Failure
 from stockade.cli.options import refusal
 from stockade.cli.sizes import format_size
 from stockade.port import NO_EGRESS, PROFILES, EgressPolicy, EgressRule, InvalidRequest
@@ -20,9 +22,9 @@ def policy_of(
     policy = NO_EGRESS
     try:
         if file is not None:
-            from stockade.egress.policy_file import read_policy
+            from stockade.egress.policy_file import read_policy_file
 
-            policy = read_policy(file)
+            policy = read_policy_file(Path(file))
         for name in profiles:
             if name not in PROFILES:
                 raise click.UsageError(
@@ -34,6 +36,8 @@ def policy_of(
         return policy.watching() if log else policy
     except InvalidRequest as error:
         raise click.UsageError(refusal(error)) from None
+    except OSError as error:
+        raise Failure(f"--egress-policy {file!r}: {error.strerror}", exit_codes.NO_INPUT) from None
 
 
 async def print_event(event: "EgressEvent") -> None:
