@@ -13,6 +13,7 @@ from stockade.executor.service import executions
 from stockade.executor.service.app import create_app
 from stockade.executor.service.settings import ExecutorSettings
 from stockade.port import (
+    EgressSink,
     ExecutionRequest,
     Outcome,
     OutputSink,
@@ -321,9 +322,12 @@ class SlowToStart(FakeEnvironment):
         *,
         stdin: StandardInput = b"",
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> FakeRunningExecution:
         await asyncio.sleep(0.3)
-        return await super().start(request, sandbox, stdin=stdin, on_output=on_output)
+        return await super().start(
+            request, sandbox, stdin=stdin, on_output=on_output, on_egress=on_egress
+        )
 
 
 async def test_one_that_waits_for_a_sandbox_keeps_its_caller(

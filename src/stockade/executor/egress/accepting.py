@@ -95,8 +95,7 @@ class Accepting:
         """End every connection now."""
         for transport in [*self._open, *self._lingering]:
             transport.abort()
-        for task in self._tasks:
-            task.cancel()
+        self._cancel_all()
 
     async def finish(self) -> EgressUse:
         """The execution has ended, and so does what is left of its connections."""
@@ -109,6 +108,12 @@ class Accepting:
         if late:
             _log.error("%d connections of an egress proxy did not end", len(late))
         return proxy.use
+
+    def _cancel_all(self) -> None:
+        for task in self._tasks:
+            # Once: a second time would cut short what the first one is tidying up.
+            if not task.cancelling():
+                task.cancel()
 
     def close(self) -> None:
         """Take no more, and end what there is."""
@@ -214,5 +219,4 @@ class Accepting:
         self._waiting.clear()
         for transport in [*self._open, *self._lingering]:
             transport.lost(ConnectionResetError(f"the sandbox was lost: {reason.result()}"))
-        for task in self._tasks:
-            task.cancel()
+        self._cancel_all()

@@ -9,6 +9,7 @@ PORT: Final = 3128
 _HTTP: Final = f"http://127.0.0.1:{PORT}"
 # With names left to the proxy: nothing in a sandbox can resolve one.
 _SOCKS: Final = f"socks5h://127.0.0.1:{PORT}"
+_FOR_NODE: Final = "/opt/stockade/stockade_guest/proxy_for_node.js"
 _DIRECT: Final = "localhost,127.0.0.1,::1"
 
 
@@ -24,8 +25,9 @@ def proxy_variables(policy: EgressPolicy) -> dict[str, str]:
     return {
         **usual,
         **{name.upper(): value for name, value in usual.items()},
-        # Since Node.js 22.21 and 24.
+        # Node.js since 22.21 and 24 by itself; an older one by what is preloaded.
         "NODE_USE_ENV_PROXY": "1",
+        "NODE_OPTIONS": f"--require={_FOR_NODE}",
         "npm_config_proxy": _HTTP,
         "npm_config_https_proxy": _HTTP,
         "npm_config_noproxy": _DIRECT,

@@ -64,7 +64,7 @@ def guest_copies() -> tuple[Copy, ...]:
     for path in (library, agent):
         if not path.exists():
             raise Unavailable(f"{path} is missing: the package was installed without its C part")
-    ours = sorted(guest_folder().glob("*.py"))
+    ours = sorted((*guest_folder().glob("*.py"), *guest_folder().glob("*.js")))
     return (
         *(Copy(path, f"/opt/stockade/stockade_guest/{path.name}") for path in ours),
         Copy(library, "/opt/stockade/libstockade.so"),
