@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from stockade.gateway.watching import Omitted, OutputLog, Piece, Reader, TooSlow
-from stockade.port import Stream
+from stockade.gateway.watching import Omitted, OutputLog, Piece, Reader, Told, TooSlow
+from stockade.port import EgressEvent, Stream
 
 
 async def _all(reader: Reader) -> tuple[int, bytes]:
@@ -51,7 +51,8 @@ async def test_memory_is_bounded_and_what_is_missing_is_counted() -> None:
     for number in range(10_000):
         await log.add(Stream.STDOUT, b"%04d" % number)
     log.end()
-    assert sum(len(piece.data) + 128 for piece in log._pieces) <= 4096
+    kept = [piece for piece in log._pieces if isinstance(piece, Piece)]
+    assert sum(len(piece.data) + 128 for piece in kept) <= 4096
     omitted, seen = await _all(log.open())
     assert omitted + len(seen) == 40_000
     assert seen.endswith(b"9999")
@@ -100,3 +101,26 @@ async def test_a_pause_is_told_and_nothing_is_lost_behind_it() -> None:
     assert await anext(pieces) == Piece(Stream.STDOUT, b"late", 4)
     log.end()
     assert [piece async for piece in pieces] == []
+
+
+async def test_connections_are_told_among_the_output_and_only_so_many() -> None:
+    """A reader that goes on behind some output does not hear what came before it again."""
+    log = OutputLog()
+    event = EgressEvent("denied", "a.example:443")
+    await log.add(Stream.STDOUT, b"one")
+    await log.tell(event)
+    await log.add(Stream.STDOUT, b"two")
+    log.end()
+    assert [piece async for piece in log.open().pieces()] == [
+        Piece(Stream.STDOUT, b"one", 3),
+        Told(event, 3),
+        Piece(Stream.STDOUT, b"two", 6),
+    ]
+    assert [piece async for piece in log.open(after=3).pieces()] == [
+        Piece(Stream.STDOUT, b"two", 6)
+    ]
+    flooded = OutputLog()
+    for _ in range(5000):
+        await flooded.tell(event)
+    flooded.end()
+    assert len([piece async for piece in flooded.open().pieces()]) == 1024
