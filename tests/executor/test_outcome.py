@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stockade.executor.outcome import Evidence, Stopped, judge
-from stockade.port import KIB, MIB, Limits, Outcome
+from stockade.port import KIB, MIB, DeniedDestination, Limits, Outcome
 
 pytestmark = pytest.mark.plain_user
 
@@ -152,3 +152,27 @@ def test_the_use_is_told_where_it_is_known() -> None:
     hit = judge(replace(KILLED, oom_kills=1, peak_memory_bytes=None), LIMITS).limit
     assert hit is not None
     assert hit.used is None
+
+
+DENIED = tuple(
+    DeniedDestination(
+        f"{name}.example:443", "no-rule", f"--allow {name}.example:443 would allow it"
+    )
+    for name in "abcde"
+)
+
+
+@pytest.mark.parametrize("how", [{"exit_code": 7}, {"signal": 9}])
+def test_a_failure_that_was_denied_a_destination_says_so(how: dict[str, int]) -> None:
+    judged = judge(Evidence(wall_seconds=1.0, denied=DENIED, **how), Limits())  # type: ignore[arg-type]
+    assert judged.outcome is Outcome.EGRESS_DENIED
+    assert "--allow a.example:443" in judged.detail
+    assert judged.detail.endswith("2 more destinations were denied")
+
+
+def test_a_success_stays_one_and_a_limit_explains_more_than_a_denial() -> None:
+    fine = judge(Evidence(wall_seconds=1.0, exit_code=0, denied=DENIED), Limits())
+    assert fine.outcome is Outcome.OK
+    full = Evidence(wall_seconds=1.0, exit_code=1, denied=DENIED, disk_used=8192, disk_size=8192)
+    assert judge(full, Limits()).outcome is Outcome.DISK
+    assert judge(Evidence(wall_seconds=1.0, exit_code=1), Limits()).outcome is Outcome.NONZERO_EXIT

@@ -131,7 +131,10 @@ class Reader:
     def __init__(self, log: OutputLog, after: int) -> None:
         self.position = after
         """Bytes that it has seen, or does not want."""
-        self.number = log._first + bisect_left(log._pieces, after + 1, key=lambda piece: piece.end)  # noqa: SLF001
+        self.number = log._first  # noqa: SLF001
+        if after:
+            behind = bisect_left(log._pieces, after + 1, key=lambda piece: piece.end)  # noqa: SLF001
+            self.number += behind
         """Of the piece that comes next."""
         self._log = log
 
