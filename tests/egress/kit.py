@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
@@ -21,7 +21,7 @@ QUICK = Waits(1.0, 1.0, 2.0, Patience(1.0, 1.0, 1.0))
 class MadeUpNames:
     """Answers as told, and remembers what it was asked. Several lists: one after the other."""
 
-    def __init__(self, names: dict[str, Sequence[Sequence[str]]] | None = None) -> None:
+    def __init__(self, names: Mapping[str, Sequence[Sequence[str]]] | None = None) -> None:
         self.names = {"localhost": [["127.0.0.1"]], **(names or {})}
         self.asked: list[str] = []
 
@@ -75,7 +75,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(
-    *rules: str, names: dict[str, Sequence[Sequence[str]]] | None = None, **more: Any
+    *rules: str, names: Mapping[str, Sequence[Sequence[str]]] | None = None, **more: Any
 ) -> AsyncIterator[Running]:
     """A proxy with these rules; ``policy_...`` arguments are the policy's."""
     ceilings = {

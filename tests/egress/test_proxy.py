@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 from tests.egress.kit import Site, client_hello, echo, listening, running
@@ -343,6 +344,7 @@ async def test_connections_at_once() -> None:
             writer.write_eof()
             await reader.read(-1)
             writer.close()
+        head = b""
         for _ in range(100):
             head, _, writer = await it.connect(f"localhost:{port}")
             writer.close()
@@ -358,24 +360,29 @@ async def test_connections_in_total() -> None:
         assert [each[9:12] for each in answers] == [b"403", b"403", b"403", b"429"]
 
 
-async def test_bytes_each_way() -> None:
-    for ceiling, reason in (("policy_sent_bytes", "sent-bytes"),
-                            ("policy_received_bytes", "received-bytes")):  # fmt: skip
-        async with listening(echo) as port:
-            rule = f"tcp://localhost:{port} {HERE}"
-            async with running(rule, **{ceiling: 100_000}) as it:
-                _, reader, writer = await it.connect(f"localhost:{port}")
-                writer.write(b"x" * 300_000)
-                with contextlib.suppress(ConnectionError):
-                    assert len(await reader.read(-1)) <= 100_000
-                for _ in range(100):
-                    if it.reasons:
-                        break
-                    await asyncio.sleep(0.01)
-                assert it.reasons == [reason]
-                use = it.proxy.use
-                assert min(use.sent_bytes, use.received_bytes) <= 100_000
-                writer.close()
+@pytest.mark.parametrize(
+    ("ceilings", "reason"),
+    [
+        ({"policy_sent_bytes": 100_000}, "sent-bytes"),
+        ({"policy_received_bytes": 100_000}, "received-bytes"),
+    ],
+)
+async def test_bytes_each_way(ceilings: dict[str, Any], reason: str) -> None:
+    async with listening(echo) as port:
+        rule = f"tcp://localhost:{port} {HERE}"
+        async with running(rule, **ceilings) as it:
+            _, reader, writer = await it.connect(f"localhost:{port}")
+            writer.write(b"x" * 300_000)
+            with contextlib.suppress(ConnectionError):
+                assert len(await reader.read(-1)) <= 100_000
+            for _ in range(100):
+                if it.reasons:
+                    break
+                await asyncio.sleep(0.01)
+            assert it.reasons == [reason]
+            use = it.proxy.use
+            assert min(use.sent_bytes, use.received_bytes) <= 100_000
+            writer.close()
 
 
 async def test_bytes_each_way_of_http() -> None:

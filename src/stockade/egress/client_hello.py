@@ -9,8 +9,8 @@ from typing import Final
 
 MAX_HELLO: Final = 64 * 1024
 """Bytes of the handshake message. With post-quantum shares they are about 2 KiB."""
-MAX_BYTES: Final = MAX_HELLO + 4096
-"""Bytes of the records that it comes in."""
+MAX_RECORDS: Final = 32
+"""That it may come in: they are read from the first one again whenever more has come."""
 
 _HANDSHAKE: Final = 22
 _CLIENT_HELLO: Final = 1
@@ -46,13 +46,12 @@ def read_hello(data: bytes) -> ClientHello | None:
     message = bytearray()
     position = 0
     wanted = 4
-    while True:
+    for _ in range(MAX_RECORDS):
         if len(data) > position and data[position] != _HANDSHAKE:
             raise BadHello("it does not begin with a TLS handshake")
         if len(data) > position + 1 and data[position + 1] != 3:
             raise BadHello("its TLS record has an unknown version")
         if len(data) < position + 5:
-            _check_more(position)
             return None
         length = int.from_bytes(data[position + 3 : position + 5], "big")
         if not 0 < length <= _MAX_RECORD:
@@ -68,18 +67,13 @@ def read_hello(data: bytes) -> ClientHello | None:
             if len(message) >= wanted:
                 break
         if len(piece) < length:
-            _check_more(position)
             return None
         position += 5 + length
+    else:
+        raise BadHello(f"its ClientHello comes in more than {MAX_RECORDS} records")
     if len(message) > wanted:
         raise BadHello("something follows its ClientHello in the same record")
     return _hello(_Reader(bytes(message[4:])))
-
-
-def _check_more(position: int) -> None:
-    # Records of one byte each would cost five of header.
-    if position > MAX_BYTES:
-        raise BadHello("its ClientHello comes in too many pieces")
 
 
 class _Reader:

@@ -174,6 +174,7 @@ class EgressPolicy:
     connections: int = 64
     """Open at once."""
     total_connections: int = 10_000
+    """Over an execution, those that were refused too."""
     sent_bytes: int = 1024 * MIB
     """From the sandbox, over all connections."""
     received_bytes: int = 4096 * MIB
