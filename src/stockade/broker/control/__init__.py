@@ -1,0 +1,1 @@
+"""The control service: the gateway stores credentials by it, and gets tickets."""
