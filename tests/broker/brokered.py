@@ -48,7 +48,7 @@ class Brokered:
     authority: trustme.CA
     control: aiohttp.ClientSession
     link: BrokerLink
-    certificate: Path = field(default_factory=Path)
+    opened: list[BrokeredSandbox] = field(default_factory=list)
 
     async def store(
         self, name: str, rule: str, way: dict[str, Any], secret: str = SECRET, tenant: str = TENANT
@@ -72,12 +72,14 @@ class Brokered:
         self, *names: str, rules: Sequence[str] = (), execution: str = "run1"
     ) -> BrokeredSandbox:
         ticket = await self.ticket(*names, execution=execution) if names else None
-        return await self.link.open(
+        sandbox = await self.link.open(
             tenant=TENANT,
             execution=execution,
             ticket=ticket,
             rules=[EgressRule.parse(rule) for rule in rules],
         )
+        self.opened.append(sandbox)
+        return sandbox
 
     async def uses(self, tenant: str = TENANT) -> list[dict[str, Any]]:
         async with self.control.get(f"http://broker/v1/tenants/{tenant}/uses") as answer:
@@ -112,7 +114,12 @@ async def open_brokered(folder: Path, authority: trustme.CA) -> AsyncIterator[Br
         ) as control,
     ):
         link = BrokerLink(BrokerAddress(path=folder / "data.sock"), DATA_TOKEN)
-        yield Brokered(folder, settings, log, authority, control, link)
+        found = Brokered(folder, settings, log, authority, control, link)
+        try:
+            yield found
+        finally:
+            for sandbox in found.opened:
+                await sandbox.aclose()
 
 
 Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -104,6 +104,8 @@ class _Guest:
         headers = [(bytes(name), bytes(value)) for name, value in event.headers]
         if len(headers) > MOST_HEADERS:
             raise BadRequest(f"a request has at most {MOST_HEADERS} headers", 431)
+        if len(event.target) + sum(len(name) + len(value) for name, value in headers) > MOST_HEAD:
+            raise BadRequest(f"a request's head has at most {MOST_HEAD} bytes", 431)
         method = event.method.decode("ascii")
         if method == "CONNECT":
             raise BadRequest("CONNECT is for the proxy, not for a host behind it", 405)
