@@ -3,7 +3,7 @@
 import asyncio
 import io
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import h2.config
+import h2.connection
+import h2.events
+import httpcore
+import httpx
 import trustme
 
 from stockade.broker.logs import make_log
@@ -24,7 +29,7 @@ from stockade.port.egress import EgressRule
 CONTROL_TOKEN = "c0ntrol-3f9a8b7c6d5e4f3a2b1c0d9e8f7a6b5c4d"
 DATA_TOKEN = "d4ta-9e8d7c6b5a4f3e2d1c0b9a8f7e6d5c4b3a21"
 KEY = "6PNSqWUjLI3ttbOqm5/ZaF56a9jLhEcP9WuWojm4cBY="
-SECRET = "sk-Zq7/+Wm\"4&tX9_secret-value"
+SECRET = 'sk-Zq7/+Wm"4&tX9_secret-value'
 TENANT = "acme"
 LOCAL = "in 127.0.0.0/8"
 
@@ -184,14 +189,14 @@ async def front(sandbox: BrokeredSandbox, host: str, port: int) -> AsyncIterator
             try:
                 await asyncio.wait(each, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                back.transport.abort()
                 for one in each:
                     one.cancel()
                 await asyncio.gather(*each, return_exceptions=True)
-                back.transport.abort()
         except OSError:
             pass
         finally:
-            writer.close()
+            writer.transport.abort()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(serve(reader, writer))
@@ -275,3 +280,139 @@ class Recorder:
 def plain(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
     lines = [b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *headers]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+class _Local(httpcore.AsyncNetworkBackend):
+    """Connects to a port of this machine, whatever it is asked for."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._backend = httpcore.AnyIOBackend()
+
+    async def connect_tcp(self, host: str, port: int, **more: Any) -> httpcore.AsyncNetworkStream:
+        return await self._backend.connect_tcp("127.0.0.1", self._port, **more)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._backend.sleep(seconds)
+
+
+@asynccontextmanager
+async def guest_httpx(
+    sandbox: BrokeredSandbox, port: int, *, http2: bool
+) -> AsyncIterator[httpx.AsyncClient]:
+    """httpx inside a sandbox, as it were."""
+    alpn = ("h2", "http/1.1") if http2 else ("http/1.1",)
+    async with front(sandbox, "api.test", port) as local:
+        transport = httpx.AsyncHTTPTransport(http2=http2)
+        transport._pool = httpcore.AsyncConnectionPool(
+            ssl_context=trusting(sandbox, *alpn), http2=http2, network_backend=_Local(local)
+        )
+        async with httpx.AsyncClient(transport=transport, timeout=30, trust_env=False) as client:
+            yield client
+
+
+Seen = list[list[tuple[str, str]]]
+
+
+@asynccontextmanager
+async def served(brokered: Brokered, alpn: str) -> AsyncIterator[tuple[int, Seen]]:
+    """A destination that echoes and counts, by one of the two HTTPs."""
+    seen: Seen = []
+
+    async def answer1(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head, body = await hear(reader)
+            lines = head.decode().split("\r\n")
+            headers = [(n.lower(), v) for n, _, v in (line.partition(": ") for line in lines[1:-2])]
+            seen.append(headers)
+            target = lines[0].split(" ")[1]
+            said = _said(target, headers, len(body))
+            if target == "/slow":
+                await asyncio.sleep(60)
+            writer.write(plain(said, b"X-Target: " + target.encode()))
+            await writer.drain()
+
+    answering = answer1 if alpn == "http/1.1" else _Http2(seen)
+    async with destination(brokered.authority, answering, alpn=(alpn,)) as port:
+        yield port, seen
+
+
+def _said(target: str, headers: list[tuple[str, str]], size: int) -> bytes:
+    if target == "/count":
+        return str(size).encode()
+    if target == "/large":
+        return bytes(8 * 1024 * 1024)
+    return "\n".join(f"{name}: {value}" for name, value in headers).encode()
+
+
+class _Http2:
+    """A server by h2 alone, written for the tests: it shares nothing with the broker's."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        http = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
+        )
+        http.initiate_connection()
+        writer.write(http.data_to_send())
+        asked: dict[int, tuple[str, list[tuple[str, str]]]] = {}
+        sizes: dict[int, int] = {}
+        waiting: dict[int, bytes] = {}
+
+        def push() -> None:
+            for number in list(waiting):
+                data = waiting[number]
+                while data and (room := http.local_flow_control_window(number)) > 0:
+                    size = min(room, http.max_outbound_frame_size)
+                    http.send_data(number, data[:size])
+                    data = data[size:]
+                waiting[number] = data
+                if not data:
+                    del waiting[number]
+                    http.end_stream(number)
+
+        while data := await reader.read(65_536):
+            for event in http.receive_data(data):
+                match event:
+                    case h2.events.RequestReceived():
+                        headers = [(str(n), str(v)) for n, v in event.headers]
+                        target = dict(headers)[":path"]
+                        plain_ones = [each for each in headers if not each[0].startswith(":")]
+                        self._seen.append(plain_ones)
+                        asked[event.stream_id] = (target, plain_ones)
+                        sizes[event.stream_id] = 0
+                        if target.startswith("/pkg"):
+                            http.send_headers(
+                                event.stream_id,
+                                [(":status", "200"), ("content-type", "application/grpc")],
+                            )
+                    case h2.events.DataReceived():
+                        sizes[event.stream_id] += len(event.data or b"")
+                        http.acknowledge_received_data(
+                            event.flow_controlled_length or 0, event.stream_id
+                        )
+                        if asked[event.stream_id][0].startswith("/pkg"):
+                            http.send_data(event.stream_id, event.data or b"")
+                    case h2.events.StreamEnded():
+                        target, headers = asked[event.stream_id]
+                        if target.startswith("/pkg"):
+                            secret = dict(headers)["authorization"].partition(" ")[2]
+                            http.send_headers(
+                                event.stream_id,
+                                [("grpc-status", "0"), ("x-echo", secret)],
+                                end_stream=True,
+                            )
+                        elif target != "/slow":
+                            http.send_headers(
+                                event.stream_id, [(":status", "200"), ("x-target", target)]
+                            )
+                            waiting[event.stream_id] = _said(
+                                target, headers, sizes[event.stream_id]
+                            )
+                    case h2.events.StreamReset():
+                        waiting.pop(event.stream_id, None)
+            push()
+            writer.write(http.data_to_send())
+            await writer.drain()

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trustme
-
 from tests.broker.brokered import Brokered, open_brokered
 
 

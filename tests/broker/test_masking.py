@@ -102,7 +102,11 @@ def test_nothing_is_kept_back_that_cannot_be_the_beginning_of_one() -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw"])
 def test_a_compressed_answer_is_decoded(encoding: str) -> None:
     said = b"hello " * 5000
-    packed = {"gzip": gzip.compress, "deflate": zlib.compress, "raw": lambda d: zlib.compress(d)[2:-4]}
+    packed = {
+        "gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "raw": lambda d: zlib.compress(d)[2:-4],
+    }
     decoder = Decoder("gzip" if encoding == "gzip" else "deflate")
     data = packed[encoding](said)
     came = b"".join(b"".join(decoder.feed(data[n : n + 7])) for n in range(0, len(data), 7))

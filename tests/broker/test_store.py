@@ -44,7 +44,9 @@ async def test_rows_that_are_swapped_do_not_open(tmp_path: Path, key: bytes) -> 
     await store.put("acme", "key", SECRET, [GRANT])
     await store.put("evil", "key", "something-else-9876", [GRANT])
     with sqlite3.connect(tmp_path / "b.db") as database:
-        (sealed,) = database.execute("SELECT sealed FROM credentials WHERE tenant='acme'").fetchone()
+        (sealed,) = database.execute(
+            "SELECT sealed FROM credentials WHERE tenant='acme'"
+        ).fetchone()
         database.execute("UPDATE credentials SET sealed = ? WHERE tenant = 'evil'", (sealed,))
     database.close()
     with pytest.raises(KeyFault, match="altered"):
