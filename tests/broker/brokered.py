@@ -71,7 +71,7 @@ class Brokered:
         async with self.control.post("http://broker/v1/tickets", json=body) as answer:
             said = await answer.json()
             assert answer.status == 200, said
-            return str(said["ticket"])
+            return str(said["ticket"]).rpartition(":")[2]
 
     async def open(
         self, *names: str, rules: Sequence[str] = (), execution: str = "run1"
@@ -289,8 +289,15 @@ class _Local(httpcore.AsyncNetworkBackend):
         self._port = port
         self._backend = httpcore.AnyIOBackend()
 
-    async def connect_tcp(self, host: str, port: int, **more: Any) -> httpcore.AsyncNetworkStream:
-        return await self._backend.connect_tcp("127.0.0.1", self._port, **more)
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> httpcore.AsyncNetworkStream:
+        return await self._backend.connect_tcp("127.0.0.1", self._port, timeout)
 
     async def sleep(self, seconds: float) -> None:
         await self._backend.sleep(seconds)

@@ -202,12 +202,14 @@ async def test_events_are_not_delayed(brokered: Brokered, http2: bool) -> None:
     async with destination(brokered.authority, answer) as port:
         await brokered.store("key", f"https://api.test:{port} {LOCAL}", BEARER)
         sandbox = await brokered.open("key")
-        async with guest_httpx(sandbox, port, http2=http2) as client:
-            async with client.stream("GET", f"https://api.test:{port}/") as events:
-                found = []
-                async for data in events.aiter_bytes():
-                    found.append(data)
-                    taken.set()
+        async with (
+            guest_httpx(sandbox, port, http2=http2) as client,
+            client.stream("GET", f"https://api.test:{port}/") as events,
+        ):
+            found = []
+            async for data in events.aiter_bytes():
+                found.append(data)
+                taken.set()
         assert b"".join(found) == b"".join(b"data: %d\n\n" % n for n in range(5))
 
 
@@ -226,13 +228,16 @@ async def test_a_websocket(brokered: Brokered) -> None:
         port = next(iter(server.sockets)).getsockname()[1]
         await brokered.store("key", f"https://api.test:{port} {LOCAL}", BEARER)
         sandbox = await brokered.open("key")
-        async with front(sandbox, "api.test", port) as local, websocket(
-            f"wss://api.test:{port}/ws",
-            host="127.0.0.1",
-            port=local,
-            ssl=trusting(sandbox),
-            proxy=None,
-        ) as connection:
+        async with (
+            front(sandbox, "api.test", port) as local,
+            websocket(
+                f"wss://api.test:{port}/ws",
+                host="127.0.0.1",
+                port=local,
+                ssl=trusting(sandbox),
+                proxy=None,
+            ) as connection,
+        ):
             assert not connection.protocol.extensions
             for message in ("hello", b"\x00\x01", "x" * 200_000):
                 await connection.send(message)
@@ -265,7 +270,8 @@ async def test_grpc_has_its_trailers(brokered: Brokered) -> None:
                 ],
             )
             writer.write(http.data_to_send())
-            trailers, data = {}, b""
+            trailers: dict[bytes, bytes] = {}
+            data = b""
             # The answer to each message comes before the next one is sent.
             for n in range(3):
                 http.send_data(1, b"\0\0\0\0\1%d" % n)

@@ -6,6 +6,7 @@ import html
 import json
 import zlib
 from collections.abc import Callable
+from itertools import pairwise
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -38,7 +39,7 @@ secrets = st.text(
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({0, len(data), *(each % (len(data) + 1) for each in cuts)})
-    return [data[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(places)]
 
 
 @given(

@@ -24,7 +24,21 @@ _PREFIX: Final = re.compile(r"[\x20-\x7e]{0,64}")
 
 # What says where a request goes, or where it ends, is no place for a secret.
 _FRAMING: Final = frozenset(
-    ["host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer", "expect", "content-encoding", "accept-encoding", "cookie2", "http2-settings"]
+    [
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "upgrade",
+        "te",
+        "trailer",
+        "expect",
+        "content-encoding",
+        "accept-encoding",
+        "cookie2",
+        "http2-settings",
+    ]
 )
 
 

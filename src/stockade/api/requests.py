@@ -144,6 +144,8 @@ class SandboxMessage(Message):
     """Exactly this tier; by default the strongest that can be started."""
     egress: EgressMessage | None = None
     """None: nothing is reached, and nobody listens."""
+    ticket: Annotated[str, Field(max_length=256)] | None = Field(default=None, repr=False)
+    """From a gateway to an executor: a broker's leave to use the credentials. A gateway takes none."""
 
     def to_port(self, tenant: str) -> SandboxRequest:
         """Raises :class:`~stockade.port.InvalidRequest`."""
@@ -153,6 +155,7 @@ class SandboxMessage(Message):
             trust=self.trust,
             tier=self.tier,
             egress=NO_EGRESS if self.egress is None else self.egress.to_port(),
+            ticket=self.ticket,
         )
 
     @classmethod
@@ -164,6 +167,7 @@ class SandboxMessage(Message):
             trust=request.trust,
             tier=request.tier,
             egress=None if egress == NO_EGRESS else EgressMessage.of(egress),
+            ticket=request.ticket,
         )
 
 

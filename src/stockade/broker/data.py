@@ -194,14 +194,19 @@ class DataServer:
                 )
             )
             await writer.drain()
-            # Whatever comes ends it; that it comes in good order is told apart.
-            try:
-                said = await _read(reader)
-            except _Rejected:
-                return
+            # Whatever else comes ends it.
+            while True:
+                try:
+                    said = await _read(reader)
+                except _Rejected:
+                    return
+                if said != {"uses": True}:
+                    break
+                writer.write(_line(sandbox.told()))
+                await writer.drain()
             await self._sandboxes.remove(sandbox)
             if said == {"finish": True}:
-                writer.write(_line({"uses": sandbox.uses(), "denied": sandbox.denied()}))
+                writer.write(_line(sandbox.told()))
                 await writer.drain()
         finally:
             await self._sandboxes.remove(sandbox)

@@ -18,6 +18,8 @@ from stockade.egress.names import Destination
 from stockade.port.egress import MAX_DENIED, EgressRule
 
 _MOST: Final = 10_000
+_MOST_TOLD: Final = 128
+"""Of uses in one line, which is bounded, and no refusal has more than 300 characters."""
 
 
 class TooManySandboxes(Exception):
@@ -76,26 +78,27 @@ class BrokeredSandbox:
         """That a request was refused."""
         key = (str(destination)[:300], denied.reason)
         if key in self._denied or len(self._denied) < MAX_DENIED:
-            self._denied.setdefault(key, _Denial(denied.reason, denied.detail[:1000])).count += 1
+            self._denied.setdefault(key, _Denial(denied.reason, denied.detail[:300])).count += 1
 
-    def uses(self) -> list[dict[str, Any]]:
-        """How often each credential went where."""
-        return [
-            {"credential": credential, "destination": destination, "count": count}
-            for (credential, destination), count in list(self._used.items())[:256]
-        ]
-
-    def denied(self) -> list[dict[str, Any]]:
-        """What was refused, and why."""
-        return [
-            {
-                "destination": destination,
-                "reason": denial.reason,
-                "detail": denial.detail,
-                "count": denial.count,
-            }
-            for (destination, _), denial in self._denied.items()
-        ]
+    def told(self) -> dict[str, Any]:
+        """What was used and what was refused since this was asked the last time."""
+        used, self._used = self._used, Counter()
+        denied, self._denied = self._denied, {}
+        return {
+            "uses": [
+                {"credential": credential, "destination": destination, "count": count}
+                for (credential, destination), count in list(used.items())[:_MOST_TOLD]
+            ],
+            "denied": [
+                {
+                    "destination": destination,
+                    "reason": denial.reason,
+                    "detail": denial.detail,
+                    "count": denial.count,
+                }
+                for (destination, _), denial in denied.items()
+            ],
+        }
 
     async def close(self) -> None:
         """End its connections."""

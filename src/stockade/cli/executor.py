@@ -70,7 +70,11 @@ def run(config: Path | None, given: dict[str, str]) -> int:
         environment[f"{_PREFIX}TOKEN"] = token
     try:
         loaded = settings.load(
-            config, settings.models(), wanted=("executor",), environment=environment
+            config,
+            settings.models(),
+            wanted=("executor",),
+            others=("broker",),
+            environment=environment,
         )
     except settings.SettingsError as error:
         raise click.UsageError(str(error)) from None

@@ -39,7 +39,9 @@ def load(config: Path | None) -> "GatewaySettings":
     from stockade.gateway.settings import GatewaySettings
 
     try:
-        loaded = settings.load(config, settings.models(), wanted=("gateway",), others=("executor",))
+        loaded = settings.load(
+            config, settings.models(), wanted=("gateway",), others=("executor", "broker")
+        )
     except settings.SettingsError as error:
         raise click.UsageError(str(error)) from None
     found = loaded.sections["gateway"]

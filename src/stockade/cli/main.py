@@ -23,9 +23,11 @@ COMMANDS = {
     "egress": ("stockade.cli.egress", "Say what a sandbox may reach, and why not."),
     "up": ("stockade.cli.up", "Start executor and gateway, and show their state."),
     "gateway": ("stockade.cli.gateway", "Serve the HTTP API to tenants, by way of executors."),
+    "broker": ("stockade.cli.broker", "Hold the secrets of tools, and put them into requests."),
     "executor": ("stockade.cli.executor", "Serve executions over HTTP, to a gateway."),
     "jobs": ("stockade.cli.jobs", "List, show, watch and cancel executions of a service."),
     "sandboxes": ("stockade.cli.sandboxes", "List and close sandboxes of a service."),
+    "credential": ("stockade.cli.credential", "Store what tools show to the services they call."),
     "image": ("stockade.cli.image", "Build what microVMs start from, and list what was built."),
     "config": ("stockade.cli.config", "Check the services' configuration, and show its values."),
     "tenant": ("stockade.cli.tenant", "Say who may use the gateway, for what, and how much."),
@@ -34,7 +36,7 @@ COMMANDS = {
     "completion": ("stockade.cli.completion", "Print the completion script for a shell."),
 }
 
-AT_A_SERVICE = ("run", "jobs", "sandboxes")
+AT_A_SERVICE = ("run", "jobs", "sandboxes", "credential")
 """The commands that --url is for."""
 
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
 SECTIONS: Final[Mapping[str, str]] = {
+    "broker": "stockade.broker.settings:BrokerSettings",
     "executor": "stockade.executor.service.settings:ExecutorSettings",
     "gateway": "stockade.gateway.settings:GatewaySettings",
 }

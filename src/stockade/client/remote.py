@@ -11,6 +11,7 @@ from typing import Self
 from stockade.api.answers import SandboxList, SandboxStateMessage
 from stockade.api.headers import is_identifier
 from stockade.client import address, calls, messages
+from stockade.client.credentials import RemoteCredentials
 from stockade.client.execution import RemoteExecution
 from stockade.client.jobs import RemoteJobs
 from stockade.client.session import MOST_LIST_BYTES, RemoteSession
@@ -233,6 +234,11 @@ class RemoteEnvironment:
     def jobs(self) -> RemoteJobs:
         """Executions that nobody waits for."""
         return RemoteJobs(self._transport, self._require_open)
+
+    @property
+    def credentials(self) -> RemoteCredentials:
+        """What tools show to the services that they call, as a gateway keeps it."""
+        return RemoteCredentials(self._transport, self._require_open)
 
     async def sandboxes(self, *, tenant: str | None = None) -> list[SandboxStateMessage]:
         """The sessions that are open. ``tenant``: whose, of an executor."""

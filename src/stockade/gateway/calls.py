@@ -241,6 +241,11 @@ Keep = Callable[[Caller, Execution], Awaitable[tuple[Execution, list[str]]]]
 """Keeps a record's artefacts: the record, where those that are not kept are missing, and digests."""
 
 
+def new_id() -> str:
+    """For an execution."""
+    return "e" + secrets.token_hex(16)
+
+
 class Calls:
     """The executions that this gateway has begun and not ended."""
 
@@ -286,6 +291,7 @@ class Calls:
         session: Exclusive | None = None,
         idempotency: Idempotency | None = None,
         job: bool = False,
+        id: str | None = None,
     ) -> Call | ExecutionEntry:
         """Begin one; or what became of the earlier one with the same idempotency key.
 
@@ -297,7 +303,7 @@ class Calls:
             session.require_idle()  # a repeated request is answered whatever runs there now
         facts = RequestFacts.of(request, sandbox, keep_source=caller.policy.keep_source)
         call = Call(
-            "e" + secrets.token_hex(16),
+            id or new_id(),
             caller,
             session.id if session else None,
             job,

@@ -39,6 +39,8 @@ class Action(StrEnum):
     ARTEFACT_DELETED = "artefact.deleted"
     WORKSPACE_SAVED = "workspace.saved"
     WORKSPACE_DELETED = "workspace.deleted"
+    CREDENTIAL_STORED = "credential.stored"
+    CREDENTIAL_DELETED = "credential.deleted"
     TENANT_CREATED = "tenant.created"
     TENANT_DISABLED = "tenant.disabled"
     TENANT_ENABLED = "tenant.enabled"

@@ -141,10 +141,14 @@ class TenantPolicy(_Stored):
         if asked == NO_EGRESS:
             return
         # To be told of what is denied takes no grant; but it takes a proxy.
+        self.judge_rules(asked.rules)
+
+    def judge_rules(self, rules: tuple[EgressRule, ...]) -> None:
+        """Of a request, or of the grants of a credential. Raises :class:`Refused`."""
         if self.egress == "none" or not self.egress:
             raise Refused("forbidden", "no egress is allowed")
         granted = [None if text == PUBLIC else EgressRule.parse(text) for text in self.egress]
-        for rule in asked.rules:
+        for rule in rules:
             if not any(
                 _is_public(rule) if grant is None else covers(grant, rule) for grant in granted
             ):

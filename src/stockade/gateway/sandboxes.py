@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy import select
@@ -13,6 +14,7 @@ from sqlalchemy import select
 from stockade.api.answers import SandboxState, SandboxStateMessage
 from stockade.api.requests import SessionRequestMessage
 from stockade.client.session import RemoteSession
+from stockade.gateway.brokering import Broker
 from stockade.gateway.calls import Call
 from stockade.gateway.database import Database
 from stockade.gateway.executors import Executor, Executors
@@ -157,6 +159,7 @@ class Sandboxes:
         ledger: Ledger,
         executors: Executors,
         workspaces: Workspaces,
+        broker: Broker,
         *,
         log: Log,
         ceilings: Ceilings,
@@ -164,6 +167,7 @@ class Sandboxes:
         self._ledger = ledger
         self._executors = executors
         self._workspaces = workspaces
+        self._broker = broker
         self._log = log
         self._ceilings = ceilings
         self._open: dict[str, OpenSandbox] = {}
@@ -184,6 +188,7 @@ class Sandboxes:
             check_workspace(message.workspace)
         self._executors.require()
         id = "s" + secrets.token_hex(16)  # noqa: A001
+        request = await self._broker.admit(caller, id, request)
         entry = await self._ledger.begin_sandbox(caller, id, request, seconds, message.workspace)
         session: RemoteSession | None = None
         try:
@@ -191,7 +196,14 @@ class Sandboxes:
                 id, request, tiers, seconds + _GRACE_SECONDS
             )
             sandbox = OpenSandbox(
-                id, caller, request, executor, session, entry, message.workspace, seconds
+                id,
+                caller,
+                replace(request, ticket=None),
+                executor,
+                session,
+                entry,
+                message.workspace,
+                seconds,
             )
             if message.workspace is not None:
                 await self._restore(session, entry)

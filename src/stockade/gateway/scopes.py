@@ -14,5 +14,7 @@ class Scope(StrEnum):
     """Sessions, their files, and workspaces."""
     ARTEFACTS = "artefacts"
     """Read and delete artefacts."""
+    CREDENTIALS = "credentials"
+    """Store and delete credentials of tools, and see where they were used; never read one."""
     AUDIT = "audit"
     """Read the tenant's audit records."""

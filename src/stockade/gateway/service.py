@@ -16,6 +16,7 @@ from stockade.gateway.api.services import Services
 from stockade.gateway.artefacts import ArtefactStore
 from stockade.gateway.audit import Audit
 from stockade.gateway.blobs import Blobs
+from stockade.gateway.brokering import Broker
 from stockade.gateway.calls import Calls
 from stockade.gateway.database import Database
 from stockade.gateway.executors import Executors
@@ -85,7 +86,10 @@ async def open_services(
         executors = await stack.enter_async_context(
             Executors.open(settings.executors, metrics=metrics, log=log, tracing=tracing)
         )
-        sandboxes = Sandboxes(ledger, executors, workspaces, log=log, ceilings=settings.ceilings)
+        broker = await stack.enter_async_context(Broker.open(settings.broker))
+        sandboxes = Sandboxes(
+            ledger, executors, workspaces, broker, log=log, ceilings=settings.ceilings
+        )
         calls = Calls(ledger, artefacts.keep, metrics=metrics, log=log, tracing=tracing)
         metrics.watch("executions_running", "Executions that run or wait.", lambda: len(calls))
         metrics.watch("sandboxes_open", "Sessions that are open.", lambda: len(sandboxes))
@@ -105,6 +109,7 @@ async def open_services(
                 audit=audit,
                 artefacts=artefacts,
                 workspaces=workspaces,
+                broker=broker,
                 executors=executors,
                 sandboxes=sandboxes,
                 calls=calls,

@@ -78,6 +78,34 @@ class ExecutorSettings(_Settings):
         return read_token(self.token_file)
 
 
+class BrokerSettings(_Settings):
+    """The broker's control socket, and the token that it compares."""
+
+    url: str
+    """``unix:///run/stockade-broker/control.sock``, or ``https://host:8082``."""
+    token_file: Path
+    ca: Path | None = None
+    """The authority of its certificate; by default those of the system."""
+
+    @field_validator("url")
+    @classmethod
+    def _known_scheme(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("it holds more than a host and a port; the token is in token_file")
+        if parts.scheme == "unix":
+            if not parts.path.startswith("/") or parts.netloc:
+                raise ValueError("a unix socket is unix:///absolute/path")
+        elif parts.scheme != "https" or not parts.hostname:
+            # Secrets pass here: in the clear on no network, not even this machine's own.
+            raise ValueError("it is no https or unix URL")
+        return url
+
+    def token(self) -> str:
+        """Read it. Raises ``OSError`` and ``ValueError``."""
+        return read_token(self.token_file)
+
+
 class StoreSettings(_Settings):
     """Where bytes are kept: an absolute folder, or ``s3://bucket/prefix``."""
 
@@ -144,6 +172,8 @@ class GatewaySettings(_Settings):
     auth_mode: Literal["api_key", "dev"] = "api_key"
     database_url: str = DEFAULT_DATABASE
     executors: Annotated[tuple[ExecutorSettings, ...], Field(max_length=1000)] = ()
+    broker: BrokerSettings | None = None
+    """Who holds the tenants' credentials; none: there are none."""
     artefacts: ArtefactSettings = ArtefactSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
     audit: AuditSettings = AuditSettings()
@@ -191,6 +221,13 @@ class GatewaySettings(_Settings):
                 fault = getattr(error, "strerror", None) or str(error)
             if fault is not None and not dev:
                 wrong.append(f"{where}.token_file: {fault}")
+        if self.broker is not None:
+            try:
+                fault = token_fault(self.broker.token())
+            except (OSError, ValueError) as error:
+                fault = getattr(error, "strerror", None) or str(error)
+            if fault is not None:
+                wrong.append(f"broker.token_file: {fault}")
         if self.tls is not None:
             for name, path in (
                 ("certificate", self.tls.certificate),

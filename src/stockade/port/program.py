@@ -1,5 +1,6 @@
 """What may be run: three kinds of program, and where each may be run."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -201,8 +202,13 @@ class SandboxRequest:
     """Of what is going to run. It decides which tiers are strong enough."""
     tier: Tier | None = None
     """Exactly this tier; ``None`` takes the strongest that can be started."""
+    ticket: str | None = field(default=None, repr=False)
+    """A broker's leave to use ``egress.credentials``, once. It comes from a gateway, and is never
+    written down."""
 
     def __post_init__(self) -> None:
+        if self.ticket is not None and not re.fullmatch(r"[!-~]{1,256}", self.ticket):
+            raise InvalidRequest("ticket", "it is not 1 to 256 visible ASCII characters")
         _require("limits", self.limits, (Limits,), "a Limits")
         _require("egress", self.egress, (EgressPolicy,), "an EgressPolicy")
         _require("tenant", self.tenant, (str,), "text")

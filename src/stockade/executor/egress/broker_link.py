@@ -138,7 +138,7 @@ class BrokeredSandbox:
         self.destinations = tuple((_text(host), int(port)) for host, port in said["destinations"])
         """Hosts, also ``*.example.com``, whose connections are the broker's business."""
         self.denied: tuple[DeniedDestination, ...] = ()
-        """What the broker refused; known when it is finished."""
+        """What the broker refused, as far as it was asked for with the uses."""
         self._id = _text(said["sandbox"])
         self._link = link
         self._reader = reader
@@ -170,11 +170,22 @@ class BrokeredSandbox:
             )
         return await self._link.connect(self._id, host, port, tls=tls)
 
+    async def uses(self) -> tuple[CredentialUse, ...]:
+        """What was used since this was asked the last time. A broker that is gone tells nothing."""
+        return await self._hear(b'{"uses":true}\n')
+
     async def finish(self) -> tuple[CredentialUse, ...]:
-        """End it, and hear what was used. A broker that is gone has nothing to tell."""
+        """The same, and end it."""
+        try:
+            return await self._hear(b'{"finish":true}\n')
+        finally:
+            await self.aclose()
+
+    async def _hear(self, line: bytes) -> tuple[CredentialUse, ...]:
+        self.denied = ()
         try:
             async with asyncio.timeout(_SECONDS):
-                self._writer.write(b'{"finish":true}\n')
+                self._writer.write(line)
                 await self._writer.drain()
                 said = await _hear(self._reader)
             self.denied = tuple(
@@ -193,9 +204,9 @@ class BrokeredSandbox:
                 for each in said["uses"]
             )
         except (OSError, EOFError, ValueError, KeyError, TypeError, asyncio.LimitOverrunError):
+            # What it says next could be the answer to this.
+            self._writer.transport.abort()
             return ()
-        finally:
-            await self.aclose()
 
     async def aclose(self) -> None:
         """End it without asking."""

@@ -5,6 +5,7 @@ system's own certificates stay trusted: what goes past the broker is as it alway
 """
 
 import ssl
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -23,9 +24,13 @@ _JAVA: Final = "certificates.p12"
 
 def system_bundle() -> bytes:
     """The certificates that this machine trusts, or those of certifi where it has none."""
-    found = ssl.get_default_verify_paths().cafile
-    for place in (found, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"):
-        if place is not None and Path(place).is_file():
+    found: str | None = ssl.get_default_verify_paths().cafile
+    for place in (
+        found or "",
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/pki/tls/certs/ca-bundle.crt",
+    ):
+        if Path(place).is_file():
             return Path(place).read_bytes()
     import certifi
 
@@ -113,6 +118,7 @@ def _truststore(authority: bytes, bundle: bytes) -> bytes:
 def _certificates(bundle: bytes) -> tuple["x509.Certificate", ...]:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
+    from cryptography.utils import CryptographyDeprecationWarning
 
     found: dict[bytes, x509.Certificate] = {}
     for block in bundle.split(b"-----END CERTIFICATE-----"):
@@ -120,9 +126,12 @@ def _certificates(bundle: bytes) -> tuple["x509.Certificate", ...]:
         if not mark:
             continue
         try:
-            certificate = x509.load_pem_x509_certificate(
-                mark + rest + b"-----END CERTIFICATE-----\n"
-            )
+            with warnings.catch_warnings():
+                # Some of the system's have serial numbers that nobody would give today.
+                warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+                certificate = x509.load_pem_x509_certificate(
+                    mark + rest + b"-----END CERTIFICATE-----\n"
+                )
         except ValueError:
             continue  # an odd one among the system's: the others are still good
         found[certificate.fingerprint(hashes.SHA256())] = certificate

@@ -20,6 +20,7 @@ from typing import Final
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
 from stockade.executor.descriptors import PER_SANDBOX
+from stockade.executor.egress.broker_lease import Leases, parse_address
 from stockade.executor.local import open_local
 from stockade.executor.pool import PoolPolicy
 from stockade.executor.service.app import Service, create_app
@@ -58,6 +59,7 @@ async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | No
             preloaded=settings.preloaded,
             allow_emulation=settings.allow_emulation,
             egress_public_networks=settings.egress_public_networks,
+            open_lease=_leases(settings),
         ) as environment:
             app = create_app(environment, settings, log=log, provider=provider)
             service: Service = app.state.service
@@ -197,6 +199,13 @@ def _tls(settings: ExecutorSettings) -> ssl.SSLContext | None:
         return server_context(tls.certificate, tls.key, tls.client_ca)
     except ValueError as error:
         raise SettingsError(str(error)) from None
+
+
+def _leases(settings: ExecutorSettings) -> Leases | None:
+    broker = settings.broker
+    if broker is None:
+        return None
+    return Leases(parse_address(broker.address, broker.ca), broker.read_token())
 
 
 def _group(settings: ExecutorSettings) -> int | None:

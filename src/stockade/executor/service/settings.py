@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from stockade.executor.egress.broker_lease import parse_address
 from stockade.executor.egress.opening import parse_networks
 from stockade.executor.local import AuthMode
 from stockade.executor.pool import PoolPolicy
@@ -141,6 +142,31 @@ class TlsSettings(BaseModel):
     """Whose certificates callers must have; none: the token alone tells them."""
 
 
+class BrokerSettings(BaseModel):
+    """The broker's data socket, and the token that it compares."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    address: str = "unix:/run/stockade-broker/data.sock"
+    """Or ``tls:HOST:PORT``."""
+    token_file: Path
+    ca: Path | None = None
+    """The authority of its certificate; by default those of the system."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            parse_address(self.address, self.ca)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"broker.address: {error}") from None
+        self.read_token()
+        return self
+
+    def read_token(self) -> str:
+        """Raises :class:`SettingsError`."""
+        return check_token(read_token(self.token_file))
+
+
 class ExecutorSettings(BaseModel):
     """The section ``[executor]`` of the configuration."""
 
@@ -160,6 +186,8 @@ class ExecutorSettings(BaseModel):
     preloaded: tuple[str, ...] | None = None
     egress_public_networks: Annotated[tuple[str, ...], AfterValidator(_check_networks)] = ()
     """That guests may reach by a name as if they were public."""
+    broker: BrokerSettings | None = None
+    """Who puts credentials into requests, and judges what is within TLS; none: neither is done."""
 
     parked: int = Field(default=PoolPolicy().ceiling, ge=0, le=1024)
     """Sandboxes that may be parked for each profile of a tenant."""

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import stockade
 from stockade.gateway.api import (
     account,
+    credentials,
     executions,
     health,
     kept,
@@ -65,6 +66,7 @@ def create_api(services: Services) -> FastAPI:
     app.add(terminal.router(services))
     app.add(kept.artefacts_router(services))
     app.add(kept.workspaces_router(services))
+    app.add(credentials.router(services))
     app.add(account.router(services))
     app.add(health.router(services))
     openapi.install(app)

@@ -28,6 +28,7 @@ Runs = Annotated[Caller, Depends(caller_with(Scope.RUN))]
 Reads = Annotated[Caller, Depends(caller_with(Scope.READ))]
 UsesSandboxes = Annotated[Caller, Depends(caller_with(Scope.SANDBOXES))]
 UsesArtefacts = Annotated[Caller, Depends(caller_with(Scope.ARTEFACTS))]
+KeepsCredentials = Annotated[Caller, Depends(caller_with(Scope.CREDENTIALS))]
 Audits = Annotated[Caller, Depends(caller_with(Scope.AUDIT))]
 
 Id = Annotated[str, Path(description="An id that the gateway made.")]

@@ -27,7 +27,7 @@ from stockade.gateway.api.forms import Form, JsonAnswer, StreamAnswer
 from stockade.gateway.api.lean import LeanRoute
 from stockade.gateway.api.openapi import BINARY, NO_CONTENT, STREAMS
 from stockade.gateway.api.services import Services
-from stockade.gateway.calls import Call, Idempotency, Place
+from stockade.gateway.calls import Call, Idempotency, Place, new_id
 from stockade.gateway.clock import to_datetime
 from stockade.gateway.executions import ExecutionEntry
 from stockade.gateway.keys import Caller
@@ -77,9 +77,11 @@ class Runner:
         wanted = message.to_port()
         sandbox = message.sandbox.to_port(caller.tenant)
         tiers = judged(caller, sandbox, None, services.settings.ceilings)
+        id = new_id()  # noqa: A001 - the ticket is for this execution
+        admitted = await services.broker.admit(caller, id, sandbox)
         return await self._answer(
             request, caller, message, asked, wanted, sandbox,
-            lambda: services.executors.place(sandbox, tiers),
+            lambda: services.executors.place(admitted, tiers), id=id,
         )  # fmt: skip
 
     async def inside(
@@ -107,6 +109,7 @@ class Runner:
         limits: SandboxRequest,
         choose: Choose,
         inside: OpenSandbox | None = None,
+        id: str | None = None,
     ) -> Response:
         if message.stdin is None and asked.form is Form.JSON and not asked.job:
             raise InvalidRequest(
@@ -131,6 +134,7 @@ class Runner:
             session=inside,
             idempotency=idempotency,
             job=asked.job,
+            id=id,
         )
         if isinstance(found, ExecutionEntry):
             return await self._repeat(caller, found, asked)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from stockade.gateway.artefacts import ArtefactStore
 from stockade.gateway.audit import Audit
+from stockade.gateway.brokering import Broker
 from stockade.gateway.calls import Calls
 from stockade.gateway.database import Database
 from stockade.gateway.executors import Executors
@@ -28,6 +29,7 @@ class Services:
     audit: Audit
     artefacts: ArtefactStore
     workspaces: Workspaces
+    broker: Broker
     executors: Executors
     sandboxes: Sandboxes
     calls: Calls
