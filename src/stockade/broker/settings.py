@@ -161,6 +161,18 @@ class SocketSettings(BaseModel):
         return frozenset(found)
 
 
+class ControlSettings(SocketSettings):
+    """The gateway's."""
+
+    listen: Annotated[str, AfterValidator(_check_listen)] = "unix:/run/stockade-broker/control.sock"
+
+
+class DataSettings(SocketSettings):
+    """The executors'."""
+
+    listen: Annotated[str, AfterValidator(_check_listen)] = "unix:/run/stockade-broker/data.sock"
+
+
 def _is_network(text: str) -> str:
     ipaddress.ip_network(text)
     return text
@@ -171,9 +183,9 @@ class BrokerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    control: SocketSettings = SocketSettings(listen="unix:/run/stockade-broker/control.sock")
+    control: ControlSettings = ControlSettings()
     """For the gateway: stores credentials, and gives tickets."""
-    data: SocketSettings = SocketSettings(listen="unix:/run/stockade-broker/data.sock")
+    data: DataSettings = DataSettings()
     """For executors: uses them, by a ticket."""
     database: Path = Path("/var/lib/stockade/broker.db")
     key_file: Path | None = None
