@@ -1,6 +1,7 @@
 """``stockade tenant``, ``key`` and ``audit``: on a database of SQLite."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -245,3 +246,17 @@ def test_what_is_written_meanwhile_is_not_taken_for_sound(run: Run, url: str) ->
     with pytest.raises(DatabaseFault, match="try again"):
         reading.check_unchanged()
     reading.close()
+
+
+def test_a_log_on_a_read_only_disk_is_not_passed_over(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in it would be missing, and the trail be sound without it."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
+    (tmp_path / "gateway.db-wal").write_bytes(b"")
+    assert run("audit", "verify").code == 0
+    (tmp_path / "gateway.db-wal").write_bytes(b"something")
+    ended = run("audit", "verify")
+    assert ended.code == 69
+    assert "the rest is in gateway.db-wal" in ended.said

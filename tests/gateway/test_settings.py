@@ -3,9 +3,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from stockade.executor.service import bodies as service_bodies
 from stockade.executor.service.settings import ExecutorSettings as ServiceSettings
 from stockade.gateway.api.bodies import MOST_JSON_BYTES
 from stockade.gateway.settings import ExecutorSettings, GatewaySettings, Tls, is_loopback
+from stockade.serving.values import MOST_VALUES
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -109,6 +111,7 @@ def test_what_is_loopback(host: str, local: bool) -> None:
 def test_what_a_gateway_takes_an_executor_takes_too() -> None:
     """With room for what the client writes anew."""
     assert ServiceSettings.model_fields["most_body_bytes"].default > MOST_JSON_BYTES * 1.25
+    assert service_bodies.MOST_VALUES > 3 * MOST_VALUES
 
 
 @pytest.mark.parametrize("content", ["", "secret-password-token-changeme-1", "a" * 64, TOKEN])

@@ -70,9 +70,7 @@ class Database:
         if (path := _file(checked)) is None:
             return cls(_engine(checked))
         _require_file(path)
-        # Who has it open has a log beside it. Without one it is what it is: read as such it needs
-        # no log, which SQLite would make, and could not on a read-only disk.
-        frozen = None if _log_of(path).exists() else _Frozen(path)
+        frozen = _Frozen(path) if _is_whole(path) else None
         return cls(_reading_engine(checked, path, immutable=frozen is not None), frozen=frozen)
 
     def check_unchanged(self) -> None:
@@ -282,6 +280,24 @@ def _file(url: URL) -> Path | None:
 
 def _log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether nobody has it open and all of it is in its file. Raises :class:`DatabaseFault`.
+
+    It is then read as what cannot change: SQLite would make a log beside it otherwise.
+    """
+    log = _log_of(path)
+    if not log.exists():
+        return True
+    if os.access(path.parent, os.W_OK) or path.with_name(f"{path.name}-shm").exists():
+        return False
+    if log.stat().st_size:
+        raise DatabaseFault(
+            f"{path} is not all of it: the rest is in {log.name}, and to read both SQLite needs a "
+            "folder that can be written; copy them into one"
+        )
+    return True
 
 
 def _require_file(path: Path) -> None:

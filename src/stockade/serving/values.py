@@ -10,7 +10,7 @@ from typing import Final
 from stockade.port import KIB
 
 MOST_VALUES: Final = 100_000
-"""Strings, commas and brackets together: files of 16,000 names and contents are."""
+"""Strings, commas and opening brackets together: 30,000 files by name are not more."""
 _SMALL_BYTES: Final = 64 * KIB
 """What has so few bytes has few values."""
 _MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[,\[{]', re.DOTALL)
@@ -19,14 +19,15 @@ _MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[,\[{]', re.DOTALL)
 class TooManyValues(ValueError):
     """The message says how many may be."""
 
-    def __init__(self) -> None:
-        super().__init__(f"it has more than {MOST_VALUES} values: send large content as one string")
+    def __init__(self, most: int) -> None:
+        super().__init__(f"it has more than {most} values: send large content as one string")
 
 
 class ValueCount:
     """Of a body that comes in pieces, each of which is looked at as it comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_VALUES) -> None:
+        self._most = most
         self._count = 0
         self._size = 0
         self._begun = bytearray()
@@ -49,5 +50,5 @@ class ValueCount:
                 self._begun += b'"' + text[mark.end() :]
                 return
             self._count += 1
-            if self._count > MOST_VALUES:
-                raise TooManyValues
+            if self._count > self._most:
+                raise TooManyValues(self._most)

@@ -11,10 +11,13 @@ from starlette.types import Message, Receive, Scope
 from stockade.api import fields
 from stockade.api.problems import Code, Problem, Violation, repeated
 from stockade.executor.service.problems import Refusal
+from stockade.serving import values as bounded
 from stockade.serving.values import TooManyValues, ValueCount
 
 _MOST_VIOLATIONS: Final = 20
 _MOST_WORDS: Final = 200
+MOST_VALUES: Final = 4 * bounded.MOST_VALUES
+"""A gateway writes anew what it took, and a name that is no text becomes an object of it."""
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -108,7 +111,7 @@ async def read_json(
     if content.partition(b";")[0].strip().lower() != b"application/json":
         raise Refusal(Problem.make(Code.UNSUPPORTED_MEDIA_TYPE, "a body here is application/json"))
     body = bytearray()
-    values = ValueCount()
+    values = ValueCount(MOST_VALUES)
     deadline = asyncio.get_running_loop().time() + seconds
     async for piece in pieces(receive, seconds, most):
         account.take(len(piece))
