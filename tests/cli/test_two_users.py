@@ -24,7 +24,7 @@ until grep -q STOCKADE_URL said; do kill -0 $up; sleep 0.1; done  # set -e: whil
 env $(grep -o 'STOCKADE_URL=[^ ]* STOCKADE_KEY=[^ ]*' said) \\
   "$@" -m stockade.cli.main run -c 'print(6 * 7)'
 folder=$(echo tmp/stockade-up-*)
-stat -c '%u:%g %a %n' $folder/*/token $folder/gateway/gateway.db $folder/run/executor.sock
+stat -c '%u:%g %a %n' $folder/*/token $folder/gateway/gateway.db $folder/run/socket
 trap - EXIT
 kill -TERM $up
 wait $up

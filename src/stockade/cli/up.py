@@ -111,7 +111,7 @@ class _Plan:
         self.executor = Child("executor", executor, folder / "executor.log")
         self.gateway = Child("gateway", gateway, folder / "gateway.log")
         self.key = ""
-        self.socket = folder / "run" / "executor.sock"
+        self.socket = folder / "run" / "socket"
         self._lay_out()
         self.config = config or self._development(port, tiers)
 
