@@ -1,14 +1,16 @@
 """``stockade tenant``, ``key`` and ``audit``: on a database of SQLite."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from tests.cli.conftest import Ended, Stockade
 
-from stockade.gateway.database import Database
+from stockade.gateway.database import Database, DatabaseFault
 from stockade.gateway.journal import Action
 from stockade.gateway.keys import Keys
 
@@ -145,7 +147,10 @@ def test_the_trail_is_safe_to_print(run: Run, url: str) -> None:
     assert run("audit", "export", "--after", "1").out == b""
 
 
-def test_an_empty_database_says_what_makes_its_tables(stockade: Stockade, url: str) -> None:
+def test_an_empty_database_says_what_makes_its_tables(
+    stockade: Stockade, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "gateway.db").touch(0o600)
     ended = stockade("tenant", "list", "--database", url)
     assert ended.code == 69
     assert "`stockade gateway --migrate` makes its tables" in ended.said
@@ -161,3 +166,97 @@ def test_the_database_may_be_named_by_the_configuration(
     assert b"acme" in run("tenant", "list", "--database", url).out
     config.write_text('[gateway]\ndatabase = "x"\n')
     assert "database_url" in run("tenant", "list", "--config", str(config)).said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("audit", "verify"), ("audit", "head"), ("audit", "list"), ("audit", "export"),
+        ("tenant", "list"), ("tenant", "add", "acme"), ("tenant", "show", "acme"),
+        ("key", "list"), ("key", "add", "acme"),
+    ],
+)  # fmt: skip
+def test_a_database_that_is_not_there_is_not_made(
+    stockade: Stockade, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """A slip in the name is said, and leaves no folder and no file."""
+    url = f"sqlite:///{tmp_path}/gatewey/gateway.db"
+    ended = stockade(*command, "--database", url)
+    assert ended.code == 69
+    assert f"there is no database {tmp_path}/gatewey/gateway.db" in ended.said
+    assert "`stockade gateway --migrate` makes one" in ended.said
+    assert not (tmp_path / "gatewey").exists()
+
+
+READING = [
+    ("audit", "verify"), ("audit", "head"), ("audit", "list"), ("audit", "export"),
+    ("tenant", "list"), ("tenant", "show", "acme"), ("key", "list"),
+]  # fmt: skip
+
+
+def _state(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    return {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
+        for path in folder.iterdir()
+    }
+
+
+def test_reading_a_copy_writes_nothing(run: Run, tmp_path: Path) -> None:
+    """It may be evidence, or on a disk that cannot be written; others may read it as well."""
+    run("tenant", "add", "acme")
+    head = run("audit", "head").out
+    folder = tmp_path / "a copy?#%"
+    folder.mkdir()
+    copy = folder / "gateway.db"
+    copy.write_bytes((tmp_path / "gateway.db").read_bytes())
+    copy.chmod(0o444)
+    folder.chmod(0o555)
+    before = _state(folder)
+    for command in READING:
+        ended = run(*command, "--database", f"sqlite:///{str(copy).replace('?', '%3F')}")
+        if ended.code:  # how a URL has it is for SQLAlchemy to say
+            ended = run(*command, "--database", f"sqlite:///{copy}")
+        assert ended.code == 0, ended.said
+        if command == ("audit", "head"):
+            assert ended.out == head
+    assert _state(folder) == before
+    folder.chmod(0o755)
+
+
+def test_what_is_only_in_the_log_is_read_too(run: Run, url: str, tmp_path: Path) -> None:
+    """Of a gateway that runs, or was killed: its last records are not in the file yet."""
+    database = Database.open(url)
+    with database.writing() as (_, journal):
+        journal.add(Action.EXECUTION_ENDED, "x", tenant="acme", facts={})
+    assert (tmp_path / "gateway.db-wal").stat().st_size
+    assert "1 records are as they were written" in run("audit", "verify").said
+    assert b"execution.ended" in run("audit", "list").out
+    database.close()
+
+
+def test_what_is_written_meanwhile_is_not_taken_for_sound(run: Run, url: str) -> None:
+    """A file that nobody had open is read without locks."""
+    run("tenant", "add", "acme")
+    reading = Database.open_to_read(url)
+    assert reading.read(lambda connection: connection.execute(text("SELECT 1")).scalar()) == 1
+    reading.check_unchanged()
+    with pytest.raises(OperationalError):
+        reading.read(lambda connection: connection.execute(text("DELETE FROM audit")))
+    assert run("tenant", "add", "other").code == 0
+    with pytest.raises(DatabaseFault, match="try again"):
+        reading.check_unchanged()
+    reading.close()
+
+
+def test_a_log_on_a_read_only_disk_is_not_passed_over(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in it would be missing, and the trail be sound without it."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
+    (tmp_path / "gateway.db-wal").write_bytes(b"")
+    assert run("audit", "verify").code == 0
+    (tmp_path / "gateway.db-wal").write_bytes(b"something")
+    ended = run("audit", "verify")
+    assert ended.code == 69
+    assert "the rest is in gateway.db-wal" in ended.said

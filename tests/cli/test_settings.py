@@ -354,6 +354,11 @@ def test_check_says_what_is_wrong(
     ended = stockade("config", "check", str(write("[gateway]\nmoed = 'dev'\nquick = 1")))
     assert ended.code == 64
     assert "there is no key 'gateway.moed'; the nearest is mode in [gateway]" in ended.said
+    for command in ("check", "show"):  # as the services have it
+        assert stockade("config", command, "--config", str(path)).code == 64
+        for wrong in ((), (str(path), "--config", str(path))):
+            ended = stockade("config", command, *wrong)
+            assert (ended.code, "name one FILE" in ended.said) == (64, True)
     # What a section itself has against its values.
     ended = stockade("config", "check", str(write("[gateway]\nlevel = 'debug'")))
     assert (ended.code, ended.said) == (64, "stockade: gateway: level: debug is for nobody\n")

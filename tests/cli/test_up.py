@@ -58,13 +58,14 @@ def test_when_one_dies_the_other_is_stopped_and_it_says_so(tmp_path: Path, name:
 def test_when_up_itself_is_killed_nothing_goes_on(tmp_path: Path) -> None:
     """There would be nobody left to stop them."""
     said = tmp_path / "said"
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     with said.open("wb") as output:
         process = subprocess.Popen(
             [*STOCKADE, "up", "--port", "0", "--tier", "namespace"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
+            env=environment,
         )
     pids = []
     try:
@@ -79,6 +80,19 @@ def test_when_up_itself_is_killed_nothing_goes_on(tmp_path: Path) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.2)
+    # Its folder was not removed. The next start does that, also one that comes to nothing.
+    assert list(tmp_path.glob("stockade-up-*/gateway/token"))
+    (tmp_path / "wrong.toml").write_text("[executor]\nno_such_key = 1\n")
+    done = subprocess.run(
+        [*STOCKADE, "up", "--config", str(tmp_path / "wrong.toml")],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment,
+        timeout=90,
+    )
+    assert done.returncode == 70
+    assert not list(tmp_path.glob("stockade-up-*"))
 
 
 @pytest.mark.tier("namespace")

@@ -3,9 +3,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from stockade.executor.service import bodies as service_bodies
 from stockade.executor.service.settings import ExecutorSettings as ServiceSettings
 from stockade.gateway.api.bodies import MOST_JSON_BYTES
 from stockade.gateway.settings import ExecutorSettings, GatewaySettings, Tls, is_loopback
+from stockade.serving.values import MOST_VALUES
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -53,9 +55,10 @@ def test_no_key_passes_in_the_clear(token: Path, host: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("", "holds no token"), ("changeme", "anybody would guess"), ("a" * 64, "anybody would guess"),
-     ("0123456789abcdef", "needs 32"), ("x" * 5000, "longer than a token"),
-     ("two words are not one token at all", "holds no token"), ("é" * 40, "holds no token")],
+    [("", "there is no token"), ("changeme", "can be guessed"), ("a" * 64, "can be guessed"),
+     ("0123456789abcdef", "can be guessed"), ("0123456789abcdef" * 300, "more than 512"),
+     ("secret-password-token-changeme-1", "can be guessed"), ("é" * 40, "no header takes"),
+     ("two words are not one token at all", "no header takes")],
 )  # fmt: skip
 def test_a_weak_token_is_refused_outside_dev(token: Path, content: str, said: str) -> None:
     token.write_text(content)
@@ -66,8 +69,11 @@ def test_a_weak_token_is_refused_outside_dev(token: Path, content: str, said: st
 
 
 def test_a_token_that_others_may_read_or_that_is_not_there_is_refused(token: Path) -> None:
-    token.chmod(0o644)
-    assert "chmod 600" in settings(token).check()[0]
+    for mode in (0o644, 0o604, 0o660):
+        token.chmod(mode)
+        assert "chmod 640 it, or 600" in settings(token).check()[0]
+    token.chmod(0o440)  # as systemd's credentials are
+    assert settings(token).check() == []
     token.unlink()
     assert "No such file" in settings(token).check()[0]
 
@@ -105,3 +111,16 @@ def test_what_is_loopback(host: str, local: bool) -> None:
 def test_what_a_gateway_takes_an_executor_takes_too() -> None:
     """With room for what the client writes anew."""
     assert ServiceSettings.model_fields["most_body_bytes"].default > MOST_JSON_BYTES * 1.25
+    assert service_bodies.MOST_VALUES > 3 * MOST_VALUES
+
+
+@pytest.mark.parametrize("content", ["", "secret-password-token-changeme-1", "a" * 64, TOKEN])
+def test_gateway_and_executor_take_the_same_tokens(token: Path, content: str) -> None:
+    """What one took and the other refused was found out by a call."""
+    token.write_text(content)
+    try:
+        ServiceSettings(token_file=token)
+        taken = True
+    except ValidationError:
+        taken = False
+    assert (settings(token).check() == []) is taken

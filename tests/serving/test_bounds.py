@@ -137,15 +137,107 @@ async def test_a_peer_that_does_not_read_is_left() -> None:
         await _close(writer)
 
 
-async def test_requests_are_not_queued_on_a_connection() -> None:
-    """The second is refused; a hundred thousand of them would be held otherwise."""
-    async with _serving(Bounds()) as server:
+def _echo(begun: list[bytes], left: list[bytes], go: asyncio.Event) -> Any:
+    """Answers with what it was sent, once it may."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["query_string"])
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message["body"]
+            more = message["more_body"]
+        leaving = asyncio.ensure_future(receive())
+        going = asyncio.ensure_future(go.wait())
+        await asyncio.wait([leaving, going], return_when=asyncio.FIRST_COMPLETED)
+        going.cancel()
+        if leaving.done():
+            left.append(scope["query_string"])
+            return
+        leaving.cancel()
+        answer = scope["query_string"] + b":" + body + b";"
+        headers = [(b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    return application
+
+
+def _request(name: bytes, body: bytes = b"") -> bytes:
+    return b"POST /?%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (
+        name,
+        len(body),
+        body,
+    )
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+async def test_requests_that_are_sent_ahead_are_served_in_order(step: int) -> None:
+    """However they are cut up; one begins when the one in front of it is answered."""
+    begun: list[bytes] = []
+    go = asyncio.Event()
+    application = _echo(begun, [], go)
+    async with BoundedServer.open(application, Listening(), Bounds(), grace=1) as server:
         reader, writer = await _connect(server)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        sent = b"".join(_request(b"%d" % number, b"b" * number * 300) for number in range(5))
+        for start in range(0, len(sent), step * 50):
+            writer.write(sent[start : start + step * 50])
+            await asyncio.sleep(0)
+        while not begun:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert begun == [b"0"]
+        go.set()
         async with asyncio.timeout(5):
-            data = await reader.read()
-        assert b"a second request before the first was answered" in data
+            for number in range(5):
+                answer = await reader.readuntil(b";")
+                assert answer.endswith(b"\r\n\r\n%d:%s;" % (number, b"b" * number * 300))
+        assert begun == [b"%d" % number for number in range(5)]
+        # And the connection is one as before.
+        writer.write(_request(b"last"))
+        async with asyncio.timeout(5):
+            assert (await reader.readuntil(b";")).endswith(b"last:;")
         await _close(writer)
+
+
+@pytest.mark.parametrize("ahead", [b"", _request(b"second", b"abc"), b"POST / HT"])
+async def test_the_request_in_front_hears_that_its_peer_left(ahead: bytes) -> None:
+    """Or what it runs would go on for nobody. Those behind it never begin."""
+    begun: list[bytes] = []
+    left: list[bytes] = []
+    application = _echo(begun, left, asyncio.Event())
+    async with BoundedServer.open(application, Listening(), Bounds(), grace=1) as server:
+        _, writer = await _connect(server)
+        writer.write(_request(b"first", b"abc") + ahead)
+        while not begun:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        await _close(writer)
+        async with asyncio.timeout(5):
+            while not left:
+                await asyncio.sleep(0.01)
+        assert (begun, left) == ([b"first"], [b"first"])
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        pytest.param(_request(b"x") * 1000, id="many"),
+        pytest.param(_request(b"x", b"y" * 100_000), id="long"),
+        pytest.param(_handshake(b""), id="WebSocket"),
+    ],
+)
+async def test_what_is_sent_ahead_is_bounded(ahead: bytes) -> None:
+    """A hundred thousand requests would be held otherwise."""
+    begun: list[bytes] = []
+    application = _echo(begun, [], asyncio.Event())
+    async with BoundedServer.open(application, Listening(), Bounds(), grace=1) as server:
+        streams = await _connect(server)
+        streams[1].write(_request(b"first") + ahead)
+        status, problem = await _answer(streams)
+        assert (status, problem["code"]) == (400, "invalid_request")
+        assert "before the" in problem["detail"]
+        assert begun in ([], [b"first"])
 
 
 async def test_one_request_after_another_is_served() -> None:

@@ -117,6 +117,14 @@ class FolderMessage(Answer):
     entries: tuple[EntryMessage, ...]
 
 
+class ReadyMessage(Answer):
+    """Of an executor that takes calls."""
+
+    status: str
+    max_lease_seconds: float | None = Field(default=None, gt=0)
+    """The longest lease that it gives."""
+
+
 class ArtefactSummary(Answer):
     """A file that came out and is kept, by its digest."""
 

@@ -153,3 +153,14 @@ class Problem(BaseModel):
     def body(self) -> bytes:
         """As JSON, without what it does not say."""
         return self.model_dump_json(exclude_defaults=True).encode()
+
+
+def repeated(header: str) -> Problem:
+    """For a header that may come once: of two, whoever reads takes one, and another the other."""
+    message = "it is there more than once; send one"
+    problem = Problem.make(
+        Code.INVALID_REQUEST,
+        f"{header}: {message}",
+        errors=(Violation(field=header, message=message),),
+    )
+    return problem.model_copy(update={"status": int(HTTPStatus.BAD_REQUEST)})

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from stockade.api.content import Content, Name
 from stockade.port import (
@@ -34,12 +34,16 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Names = Annotated[tuple[Name, ...], FailFast()]
+"""One that is wrong says enough: a problem for each of a hundred thousand takes a second."""
+
+
 class PythonSourceMessage(Message):
     """Python source, run like ``python3 -c SOURCE ARGUMENTS``."""
 
     kind: Literal["python"] = "python"
     source: Content
-    arguments: tuple[Name, ...] = ()
+    arguments: Names = ()
     fresh: bool = Field(default=False, strict=True)
     """Start a newly executed interpreter."""
 
@@ -50,7 +54,7 @@ class PythonScriptMessage(Message):
     kind: Literal["script"] = "script"
     name: Name
     source: Content
-    arguments: tuple[Name, ...] = ()
+    arguments: Names = ()
     fresh: bool = Field(default=False, strict=True)
 
 
@@ -58,7 +62,7 @@ class CommandMessage(Message):
     """Any program of the image."""
 
     kind: Literal["command"] = "command"
-    argv: tuple[Name, ...]
+    argv: Names
 
 
 ProgramMessage = Annotated[
@@ -193,7 +197,7 @@ class ProgramRequestMessage(Message):
     """By name, or a list."""
     files: Mapping[str, Content] | tuple[FileMessage, ...] = Field(default_factory=dict)
     """By path below ``/workspace``, or a list."""
-    artefacts: tuple[Name, ...] = ()
+    artefacts: Names = ()
     working_directory: Name = ""
     terminal: TerminalMessage | None = None
     stdin: Content | None = b""

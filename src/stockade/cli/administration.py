@@ -58,8 +58,11 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @contextmanager
-def open_database(url: str) -> Iterator["Database"]:
-    """The database, of this version's schema; what is wrong with it or a request is one sentence."""
+def open_database(url: str, *, reading: bool = False) -> Iterator["Database"]:
+    """The database, of this version's schema; what is wrong with it or a request is one sentence.
+
+    ``reading``: nothing is written, not even to open it.
+    """
     try:
         from sqlalchemy.exc import SQLAlchemyError
     except ModuleNotFoundError as error:
@@ -70,10 +73,11 @@ def open_database(url: str) -> Iterator["Database"]:
     from stockade.port import InvalidRequest, Refused
 
     try:
-        database = Database.open(url)
+        database = Database.open_to_read(url) if reading else Database.open_existing(url)
         try:
             database.check()
             yield database
+            database.check_unchanged()
         finally:
             database.close()
     except DatabaseFault as error:

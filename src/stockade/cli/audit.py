@@ -46,7 +46,7 @@ def verify(anchors: tuple[str, ...], as_json: bool, database_url: str) -> int:
     from stockade.gateway.audit import verify as verify_trail
 
     kept = tuple(_anchor(text) for text in anchors)
-    with open_database(database_url) as database:
+    with open_database(database_url, reading=True) as database:
         verdict = database.read_at_once(lambda connection: verify_trail(connection, kept))
     if as_json:
         print_json(
@@ -73,7 +73,7 @@ def head(database_url: str) -> int:
     """Print the end of the trail: an anchor, to be kept where the database's writer cannot write."""
     from stockade.gateway.audit import head as head_of
 
-    with open_database(database_url) as database:
+    with open_database(database_url, reading=True) as database:
         click.echo(str(database.read(head_of)))
     return exit_codes.OK
 
@@ -91,7 +91,7 @@ def list_(
     from stockade.gateway.audit import find
     from stockade.gateway.journal import canonical
 
-    with open_database(database_url) as database:
+    with open_database(database_url, reading=True) as database:
         page = database.read(
             lambda connection: find(connection, tenant, limit=limit, action=action, subject=subject)
         )
@@ -126,7 +126,7 @@ def export(tenant: str | None, after: int, database_url: str) -> int:
     """Print records as JSON lines, the oldest first, each with its number and digest."""
     from stockade.gateway.audit import lines
 
-    with open_database(database_url) as database:
+    with open_database(database_url, reading=True) as database:
         for line in lines(database, tenant, after):
             click.echo(line)
     return exit_codes.OK

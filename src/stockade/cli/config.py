@@ -1,6 +1,7 @@
 """``stockade config``."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,6 +13,8 @@ from stockade.cli.report import neutral, say
 if TYPE_CHECKING:
     from stockade.cli.settings import Settings
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 
 @click.group("config")
 def config() -> None:
@@ -22,8 +25,28 @@ def config() -> None:
     """
 
 
+def _file(command: Command) -> Command:
+    """Which one, as ``file``: behind the command, or after ``--config``."""
+    named = click.option(
+        "--config",
+        "named",
+        metavar="FILE",
+        type=FileName(),
+        is_eager=True,  # it is there when the argument is looked at
+        help="The same, as the services have it.",
+    )
+    return named(click.argument("file", type=FileName(), required=False, callback=_either)(command))
+
+
+def _either(context: click.Context, _: click.Parameter, file: str | None) -> str:
+    named = context.params.pop("named", None)
+    if (file is None) == (named is None):
+        raise click.UsageError("name one FILE, either alone or as --config FILE")
+    return str(file or named)
+
+
 @config.command("check")
-@click.argument("file", type=FileName())
+@_file
 def check(file: str) -> int:
     """Say everything for which a service would refuse to start with it."""
     settings = _load(file)
@@ -44,7 +67,7 @@ def check(file: str) -> int:
 
 
 @config.command("show")
-@click.argument("file", type=FileName())
+@_file
 def show(file: str) -> int:
     """Print every value, secrets masked, and behind it where it comes from."""
     settings = _load(file)

@@ -79,7 +79,7 @@ def list_(tenant: str | None, as_json: bool, database_url: str) -> int:
     """List the keys, without what is secret in them."""
     from stockade.gateway.keys import Keys
 
-    with open_database(database_url) as database:
+    with open_database(database_url, reading=True) as database:
         found = Keys(database).list(tenant)
         now = database.clock()
     if as_json:

@@ -118,7 +118,7 @@ def list_(as_json: bool, database_url: str) -> int:
     """List the tenants."""
     from stockade.gateway.tenants import Tenants
 
-    with open_database(database_url) as database:
+    with open_database(database_url, reading=True) as database:
         found = Tenants(database).list()
     if as_json:
         print_json({"tenants": [_as_data(each) for each in found]})
@@ -150,7 +150,7 @@ def show(name: str, as_json: bool, database_url: str) -> int:
     """Show one tenant's policy and budgets."""
     from stockade.gateway.tenants import Tenants
 
-    with open_database(database_url) as database:
+    with open_database(database_url, reading=True) as database:
         found = Tenants(database).get(name)
     if as_json:
         print_json(_as_data(found))

@@ -11,7 +11,6 @@ import json
 import os
 import pwd
 import secrets
-import shutil
 import signal
 import stat
 import sys
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from stockade.cli import exit_codes
+from stockade.cli.private_folder import private_folder
 from stockade.cli.report import neutral, say
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def up(config: Path | None, port: int, tiers: tuple[str, ...]) -> int:
     When one of them ends, the other is stopped too, and this command ends: nothing is restarted in
     silence.
     """
-    with _folder() as folder:
-        plan = _Plan(folder, config, port, tiers)
+    with private_folder(_parent()) as (folder, lock):
+        plan = _Plan(folder, lock, config, port, tiers)
         try:
             return asyncio.run(_run(plan))
         except KeyboardInterrupt:
@@ -103,19 +103,19 @@ class _Plan:
     """What is to be started, and the files that it takes."""
 
     def __init__(
-        self, folder: Path, config: Path | None, port: int, tiers: tuple[str, ...]
+        self, folder: Path, lock: int, config: Path | None, port: int, tiers: tuple[str, ...]
     ) -> None:
         self.folder = folder
+        self.lock = lock
         executor, gateway = _owners()
         self.executor = Child("executor", executor, folder / "executor.log")
         self.gateway = Child("gateway", gateway, folder / "gateway.log")
         self.key = ""
-        self.socket = folder / "run" / "executor.sock"
+        self.socket = folder / "run" / "socket"
         self._lay_out()
         self.config = config or self._development(port, tiers)
 
     def _lay_out(self) -> None:
-        self.folder.chmod(0o711)
         token = secrets.token_hex(32)
         for child in (self.executor, self.gateway):
             home = self.folder / child.name
@@ -233,6 +233,9 @@ async def _start(plan: _Plan, child: Child, show: Show, stopping: asyncio.Event)
             env=environment,
             start_new_session=True,  # Ctrl-C is for us alone: we stop them in order
             preexec_fn=_die_with_us,
+            # Where we are killed it still writes to its database for a while. The executor does not
+            # get it: it starts others, and keeps nothing there.
+            pass_fds=(plan.lock,) if child is plan.gateway else (),
             **child.owner.arguments,  # type: ignore[arg-type]
         )  # fmt: skip
     child.state = "starting"
@@ -390,12 +393,7 @@ def _die_with_us() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    """A private one, which is gone at the end."""
-    parent = os.environ.get("XDG_RUNTIME_DIR") if os.geteuid() else None
-    folder = Path(tempfile.mkdtemp(prefix="stockade-", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _parent() -> Path:
+    """Where the folder is made."""
+    own = os.environ.get("XDG_RUNTIME_DIR") if os.geteuid() else None
+    return Path(own or tempfile.gettempdir())

@@ -198,6 +198,7 @@ class RemoteEnvironment:
             tenant=tenant,
             generation=told.generation,
             keep_alive=lease_seconds if keep_alive else None,
+            tier=told.tier,
             on_close=self._sessions.discard,
         )
         self._sessions.add(session)

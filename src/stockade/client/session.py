@@ -38,6 +38,7 @@ from stockade.port import (
     SandboxLost,
     StandardInput,
     StockadeError,
+    Tier,
     Unavailable,
     WorkspaceEntry,
     check_workspace_path,
@@ -63,6 +64,7 @@ class RemoteSession:
         tenant: str | None,
         generation: int | None,
         keep_alive: float | None,
+        tier: Tier | None = None,
         on_close: Callable[["RemoteSession"], None],
     ) -> None:
         """``keep_alive``: the lease, in seconds, that is extended until it is closed.
@@ -70,6 +72,8 @@ class RemoteSession:
         ``generation``: what tells it, of an executor, from another that has its id.
         """
         self.id = id
+        self.tier = tier
+        """Which one serves it, where the service said so as it was opened."""
         self._transport = transport
         self._path = f"/v1/sandboxes/{id}"
         self._limits = limits

@@ -19,6 +19,7 @@ from stockade.port import (
     OutputSink,
     SandboxLost,
     StandardInput,
+    Tier,
     WorkspaceEntry,
 )
 
@@ -49,6 +50,11 @@ class SandboxSession:
         if self._closing is not None:
             state = "closed"
         return f"<SandboxSession {state} {self._sandbox!r}>"
+
+    @property
+    def tier(self) -> Tier:
+        """Which one serves it."""
+        return self._sandbox.boundary.tier
 
     @property
     def paused(self) -> bool:

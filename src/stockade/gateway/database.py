@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, select
 from sqlalchemy.engine import URL, make_url
@@ -36,9 +38,10 @@ class Database:
     commands in a transaction of their own; both by way of :meth:`writing`.
     """
 
-    def __init__(self, engine: Engine, clock: Clock = now) -> None:
+    def __init__(self, engine: Engine, clock: Clock = now, frozen: "_Frozen | None" = None) -> None:
         self.engine = engine
         self.clock = clock
+        self._frozen = frozen
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="stockade-read")
 
     @classmethod
@@ -48,6 +51,32 @@ class Database:
         Raises :class:`DatabaseFault`.
         """
         return cls(_engine(_checked(url)), clock)
+
+    @classmethod
+    def open_existing(cls, url: str) -> Self:
+        """The same, but nothing is made. Raises :class:`DatabaseFault`."""
+        checked = _checked(url)
+        if (path := _file(checked)) is not None:
+            _require_file(path)
+        return cls(_engine(checked))
+
+    @classmethod
+    def open_to_read(cls, url: str) -> Self:
+        """The same, and nothing is written: an SQLite file may be a copy on a read-only disk.
+
+        Raises :class:`DatabaseFault`.
+        """
+        checked = _checked(url)
+        if (path := _file(checked)) is None:
+            return cls(_engine(checked))
+        _require_file(path)
+        frozen = _Frozen(path) if _is_whole(path) else None
+        return cls(_reading_engine(checked, path, immutable=frozen is not None), frozen=frozen)
+
+    def check_unchanged(self) -> None:
+        """Refuse what was read while somebody began to write. Raises :class:`DatabaseFault`."""
+        if self._frozen is not None and self._frozen.changed:
+            raise DatabaseFault(f"{self.name} was written to while it was read: try again")
 
     def close(self) -> None:
         """Close every connection."""
@@ -179,8 +208,9 @@ def _engine(url: URL) -> Engine:
             pool_pre_ping=True,
             connect_args={"connect_timeout": _BUSY_SECONDS, "application_name": "stockade"},
         )
-    assert url.database
-    _make_private(Path(url.database))
+    path = _file(url)
+    assert path is not None
+    _make_private(path)
     engine = create_engine(
         url,
         pool_size=_READERS + 2,
@@ -194,6 +224,94 @@ def _engine(url: URL) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _reading_engine(url: URL, path: Path, *, immutable: bool) -> Engine:
+    name = f"file:{quote(os.fspath(path.absolute()))}?mode=ro{'&immutable=1' if immutable else ''}"
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(
+            name,
+            uri=True,
+            timeout=_BUSY_SECONDS,
+            check_same_thread=False,
+            isolation_level=None,
+        )
+
+    engine = create_engine(url, creator=connect, pool_size=_READERS + 2, max_overflow=0)
+    event.listen(engine, "connect", _prepare_to_read)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+class _Frozen:
+    """A file that nobody writes: what it was when it was opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._was = self._state()
+
+    def __repr__(self) -> str:
+        return f"<_Frozen {self._path}>"
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is another one now, or somebody has it open."""
+        return self._state() != self._was
+
+    def _state(self) -> tuple[object, ...]:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return ()
+        return (
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            _log_of(self._path).exists(),
+        )
+
+
+def _file(url: URL) -> Path | None:
+    """Of SQLite."""
+    return Path(url.database) if url.database and url.drivername.startswith("sqlite") else None
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether nobody has it open and all of it is in its file. Raises :class:`DatabaseFault`.
+
+    It is then read as what cannot change: SQLite would make a log beside it otherwise.
+    """
+    log = _log_of(path)
+    if not log.exists():
+        return True
+    if os.access(path.parent, os.W_OK) or path.with_name(f"{path.name}-shm").exists():
+        return False
+    if log.stat().st_size:
+        raise DatabaseFault(
+            f"{path} is not all of it: the rest is in {log.name}, and to read both SQLite needs a "
+            "folder that can be written; copy them into one"
+        )
+    return True
+
+
+def _require_file(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise DatabaseFault(
+            f"there is no database {path}: `stockade gateway --migrate` makes one, where the "
+            "gateway's database_url says"
+        ) from None
+    except OSError as error:
+        raise DatabaseFault(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise DatabaseFault(f"{path} is not a file")
 
 
 def _make_private(path: Path) -> None:
@@ -221,6 +339,11 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
         "temp_store = MEMORY",
         "trusted_schema = OFF",
     ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _prepare_to_read(connection: Any, _: object) -> None:
+    for pragma in ("query_only = ON", "temp_store = MEMORY", "trusted_schema = OFF"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
+from stockade.api.answers import ReadyMessage
 from stockade.client import address
 from stockade.client.execution import RemoteExecution
 from stockade.client.remote import RemoteEnvironment, open_remote
 from stockade.client.session import RemoteSession
-from stockade.client.transport import Interrupted, Timeouts, Transport, client_tls
+from stockade.client.transport import Interrupted, Timeouts, Transport, client_tls, parsed
 from stockade.gateway.logs import Log
 from stockade.gateway.metrics import Metrics
 from stockade.gateway.settings import ExecutorSettings
@@ -50,6 +52,8 @@ class Executor:
         """Executions of this gateway that are on it."""
         self.healthy = False
         self.why = "it was not asked yet"
+        self.longest_lease = math.inf
+        """In seconds, as it says itself; of one that does not say, what it refuses."""
         self.late = 0
         """Checks in a row that it did not answer in time."""
         self._checking = checking
@@ -62,7 +66,8 @@ class Executor:
         """Ask whether it takes calls. Raises :class:`~stockade.port.StockadeError` where not."""
         try:
             async with asyncio.timeout(_CHECK_DEADLINE):
-                await self._checking.ask("GET", "/readyz")
+                answer = await self._checking.ask("GET", "/readyz")
+            self.longest_lease = parsed(ReadyMessage, answer).max_lease_seconds or math.inf
         except TimeoutError:
             raise _Late(f"it does not answer within {_CHECK_DEADLINE:g} s") from None
         except Interrupted as error:
@@ -161,6 +166,11 @@ class Executors:
             why = "; ".join(f"{one.name}: {one.why}" for one in self.all) or "none is configured"
             raise Unavailable(f"no executor takes calls ({why})")
 
+    @property
+    def longest_lease(self) -> float:
+        """In seconds: the longest that one of those that take calls gives."""
+        return max((one.longest_lease for one in self.all if one.healthy), default=math.inf)
+
     def by_load(self) -> list[Executor]:
         """Those that take calls, the least loaded first."""
         up = [executor for executor in self.all if executor.healthy]
@@ -198,6 +208,8 @@ class Executors:
         async with self.turns.turn(sandbox.tenant, self._patience):
             attempts = _Attempts(id)
             for executor in self.by_load():
+                if executor.longest_lease < lease_seconds:
+                    continue
                 for tier in tiers or (sandbox.tier,):
                     with attempts.next(executor) as name:
                         session = await executor.environment.open_session(

@@ -72,7 +72,7 @@ class OpenSandbox:
         self._paused_in: Call | None = None
         self.running: Call | None = None
         """What runs in it, or waits to."""
-        self.tier: Tier | None = request.tier
+        self.tier: Tier | None = session.tier or request.tier
         self.ending: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self.opened = self._loop.time()
@@ -187,6 +187,7 @@ class Sandboxes:
         if message.workspace is not None:
             check_workspace(message.workspace)
         self._executors.require()
+        _judge_grace(seconds, self._executors.longest_lease)
         id = "s" + secrets.token_hex(16)  # noqa: A001
         request = await self._broker.admit(caller, id, request)
         entry = await self._ledger.begin_sandbox(caller, id, request, seconds, message.workspace)
@@ -207,8 +208,6 @@ class Sandboxes:
             )
             if message.workspace is not None:
                 await self._restore(session, entry)
-            with contextlib.suppress(StockadeError):
-                sandbox.tier = (await session.state()).tier or sandbox.tier
         except BaseException:
             await asyncio.shield(self._give_up(id, session))
             raise
@@ -260,6 +259,7 @@ class Sandboxes:
                     f"with {seconds:g} seconds more the session would last longer than {whose}'s "
                     f"ceiling of {ceilings.session_seconds:g}; ask for less, or open another",
                 )
+        _judge_grace(seconds, sandbox.executor.longest_lease)
         await self._ledger.extend_lease(caller, sandbox.id, seconds)
         async with self.watched(sandbox) as session:
             await session.extend(seconds + _GRACE_SECONDS)
@@ -423,6 +423,16 @@ class Sandboxes:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever asked for it was told; nobody else is
+
+
+def _judge_grace(seconds: float, longest: float) -> None:
+    """Refuse now what an executor would, with what it is to hold longer than a tenant's lease."""
+    if seconds + _GRACE_SECONDS > longest:
+        raise Refused(
+            "forbidden",
+            f"a lease of {seconds:g} seconds exceeds the executors' ceiling of "
+            f"{max(0.0, longest - _GRACE_SECONDS):g}; ask for less, and extend it in time",
+        )
 
 
 def judged(

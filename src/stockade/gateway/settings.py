@@ -7,14 +7,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from stockade.api.tokens import TokenFault, check_token, read_token
 from stockade.gateway.policy import Ceilings, Retention
 from stockade.port import GIB
 
 DEFAULT_DATABASE = "sqlite:////var/lib/stockade/gateway.db"
-_SHORTEST_TOKEN = 32
-_DEFAULT_TOKENS = frozenset(
-    {"changeme", "change-me", "secret", "token", "password", "default", "test", "stockade"}
-)
 
 
 class _Settings(BaseModel):
@@ -74,8 +71,8 @@ class ExecutorSettings(_Settings):
         return self
 
     def token(self) -> str:
-        """Read it. Raises ``OSError`` and ``ValueError``."""
-        return read_token(self.token_file)
+        """Read it. Raises :class:`~stockade.api.tokens.TokenFault`."""
+        return read_token(self.token_file).strip()
 
 
 class BrokerSettings(_Settings):
@@ -102,8 +99,8 @@ class BrokerSettings(_Settings):
         return url
 
     def token(self) -> str:
-        """Read it. Raises ``OSError`` and ``ValueError``."""
-        return read_token(self.token_file)
+        """Read it. Raises :class:`~stockade.api.tokens.TokenFault`."""
+        return read_token(self.token_file).strip()
 
 
 class StoreSettings(_Settings):
@@ -216,18 +213,15 @@ class GatewaySettings(_Settings):
                     f"{where}.url: plain HTTP to {parts.hostname}, with the token in it: use https"
                 )
             try:
-                fault = token_fault(executor.token())
-            except (OSError, ValueError) as error:
-                fault = getattr(error, "strerror", None) or str(error)
-            if fault is not None and not dev:
-                wrong.append(f"{where}.token_file: {fault}")
+                check_token(executor.token())
+            except TokenFault as error:
+                if not dev:
+                    wrong.append(f"{where}.token_file: {error}")
         if self.broker is not None:
             try:
-                fault = token_fault(self.broker.token())
-            except (OSError, ValueError) as error:
-                fault = getattr(error, "strerror", None) or str(error)
-            if fault is not None:
-                wrong.append(f"broker.token_file: {fault}")
+                check_token(self.broker.token())
+            except TokenFault as error:
+                wrong.append(f"broker.token_file: {error}")
         if self.tls is not None:
             for name, path in (
                 ("certificate", self.tls.certificate),
@@ -252,29 +246,3 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
-
-
-def read_token(path: Path) -> str:
-    """The token in a file, which nobody else may read. Raises ``OSError`` and ``ValueError``."""
-    with path.open("rb") as file:
-        data = file.read(4097)
-    if path.stat().st_mode & 0o077:
-        raise ValueError(f"others may read {path}: chmod 600 {path}")
-    if len(data) > 4096:
-        raise ValueError(f"{path} is longer than a token")
-    text = data.decode("ascii", "replace").strip()
-    if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError(f"{path} holds no token: 32 or more printable characters on one line")
-    return text
-
-
-def token_fault(token: str) -> str | None:
-    """What is wrong with a token, if anything is."""
-    if token.lower() in _DEFAULT_TOKENS or len(set(token)) < 8:
-        return "it is one that anybody would guess: `openssl rand -hex 32` makes one"
-    if len(token) < _SHORTEST_TOKEN:
-        return (
-            f"it has {len(token)} characters, and needs {_SHORTEST_TOKEN}: "
-            "`openssl rand -hex 32` makes one"
-        )
-    return None

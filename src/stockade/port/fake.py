@@ -331,8 +331,9 @@ _Begin = Callable[
 class FakeSession:
     """A sandbox that lives across several executions, with its workspace in a dictionary."""
 
-    def __init__(self, sandbox: SandboxRequest, begin: _Begin) -> None:
+    def __init__(self, sandbox: SandboxRequest, begin: _Begin, tier: Tier = Tier.NAMESPACE) -> None:
         self.sandbox = sandbox
+        self.tier = tier
         self.workspace: dict[str, bytes] = {}
         self.closed = False
         self.paused = False
@@ -547,8 +548,8 @@ class FakeEnvironment:
 
     async def open_session(self, sandbox: SandboxRequest | None = None) -> FakeSession:
         self._check_open()
-        self._choose(sandbox or SandboxRequest())
-        session = FakeSession(sandbox or SandboxRequest(), self._begin)
+        wanted = sandbox or SandboxRequest()
+        session = FakeSession(wanted, self._begin, self._choose(wanted))
         self.sessions.append(session)
         return session
 

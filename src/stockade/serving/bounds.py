@@ -17,6 +17,8 @@ class Bounds:
     """From the connection, or a request's first byte, until its headers are complete."""
     idle_seconds: float = 75.0
     """Between two requests on one connection: longer than a client keeps one, or it dies in use."""
+    ahead_bytes: int = 64 * KIB
+    """Of the requests that a peer sends before the one in front of them is answered."""
     stalled_seconds: float = 60.0
     """For a peer that does not read what it is sent. Within it, it has to take 48 KiB."""
     closing_seconds: float = 5.0

@@ -1,17 +1,23 @@
 """uvicorn's protocol with the bounds that it lacks.
 
 It waits for a connection's first headers for ever, takes headers of any size, queues whatever a
-peer pipelines, and waits for ever for a peer that does not read.
+peer pipelines, does not tell the request in front of a queue that its peer has left, and waits for
+ever for a peer that does not read.
 """
 
 import asyncio
+from collections import deque
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from stockade.api.problems import MEDIA_TYPE, Code, Problem
 from stockade.serving.bounds import Bounds
+
+_LEAST_HELD: Final = 2048
+"""For a request's objects, however short it is."""
 
 
 def bounded(bounds: Bounds) -> type[HttpToolsProtocol]:
@@ -23,6 +29,15 @@ def bounded(bounds: Bounds) -> type[HttpToolsProtocol]:
     return BoundedProtocol
 
 
+@dataclass(slots=True)
+class _Unanswered:
+    """A request that is served, or waits for its turn."""
+
+    cycle: RequestResponseCycle
+    size: int
+    """What is held of it: what came before it is served."""
+
+
 class _BoundedProtocol(HttpToolsProtocol):
     _bounds: Bounds
 
@@ -32,6 +47,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._in_headers = True
         self._pieces = 0
         self._barren_bytes = 0
+        self._unanswered: deque[_Unanswered] = deque()
+        """The one that is served, then those that wait, in the order in which they came."""
         self._headers_due: asyncio.TimerHandle | None = None
         self._read_due: asyncio.TimerHandle | None = None
 
@@ -51,6 +68,11 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        # uvicorn tells the last one alone, and it is the first one that runs.
+        self.pipeline.clear()
+        for each in self._unanswered:
+            each.cycle.disconnected = True
+            each.cycle.message_event.set()
         self._stop(self._headers_due)
         self._stop(self._read_due)
         self._unset_keepalive_if_required()
@@ -60,7 +82,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             return
         if self._in_headers:
             self._header_bytes += len(data)
-            if self._headers_due is None:
+            if self._headers_due is None and not self._unanswered:
                 self._expect_headers()
         pieces = self._pieces
         super().data_received(data)
@@ -81,20 +103,31 @@ class _BoundedProtocol(HttpToolsProtocol):
         if size > self._bounds.header_bytes:
             self._refuse_headers()
             return
-        if not self._idle():
-            self.send_400_response("a second request before the first was answered")
-            return
-        if self.parser.should_upgrade() and self._should_upgrade() and self._announces_body():
-            # uvicorn waits for it, and nobody else does: no time is up while it does not come.
-            self.send_400_response("a WebSocket's handshake has no body")
-            return
+        if self.parser.should_upgrade() and self._should_upgrade():
+            if self._unanswered:
+                self.send_400_response("a WebSocket's handshake before the answer to a request")
+                return
+            if self._announces_body():
+                # uvicorn waits for it, and nobody else does: no time is up while it does not come.
+                self.send_400_response("a WebSocket's handshake has no body")
+                return
+        before = self.cycle
         try:
             super().on_headers_complete()
         except ValueError:
             # Of a target that is no URL, or not ASCII; uvicorn lets it end the connection.
             self.send_400_response("the request's target is no path")
+            return
+        if self.cycle is not before:
+            self._unanswered.append(_Unanswered(self.cycle, 0))
+            if len(self._unanswered) > 1:
+                # Who does not read does not hear that the peer leaves.
+                self.flow.resume_reading()
+                self._hold(size + _LEAST_HELD)
 
     def handle_websocket_upgrade(self) -> None:
+        if self.transport.is_closing():
+            return  # it was refused
         super().handle_websocket_upgrade()
         # Its parser's bounds are other ones, and uvicorn leaves what is beyond them unanswered.
         protocol: Any = self.transport.get_protocol()
@@ -104,6 +137,9 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_headers = True
+        if self._unanswered:
+            self._header_bytes = 0
+            self._expect_headers()
 
     def on_message_complete(self) -> None:
         if self.transport.is_closing():
@@ -114,12 +150,17 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._pieces += 1
         if self.transport.is_closing():
             return
+        if len(self._unanswered) > 1 and not self._hold(len(body)):
+            return
         super().on_body(body)
 
     def on_response_complete(self) -> None:
+        if self._unanswered:
+            self._unanswered.popleft()
         super().on_response_complete()
-        self._in_headers = True
-        self._header_bytes = 0
+        if not self._unanswered:
+            self._in_headers = True
+            self._header_bytes = 0
         if self.transport.is_closing():
             self._abort_within(self._bounds.closing_seconds)
 
@@ -146,9 +187,16 @@ class _BoundedProtocol(HttpToolsProtocol):
             for name, value in self.headers
         )
 
-    def _idle(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is None or cycle.response_complete
+    def _hold(self, size: int) -> bool:
+        """Of the request that came last, and waits; whether it may."""
+        self._unanswered[-1].size += size
+        held = sum(each.size for each in list(self._unanswered)[1:])
+        if held > self._bounds.ahead_bytes:
+            self.send_400_response(
+                f"more than {self._bounds.ahead_bytes} bytes of requests before the first was "
+                "answered: wait for answers, or use several connections"
+            )
+        return held <= self._bounds.ahead_bytes
 
     def _expect_headers(self) -> None:
         self._stop(self._headers_due)
@@ -181,7 +229,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         # An answer that has begun is not to be continued with another one.
-        if self._idle() or not self.cycle.response_started:
+        if not self._unanswered or not self._unanswered[0].cycle.response_started:
             self.transport.write(head.encode() + body)
         self.transport.close()
         self._abort_within(self._bounds.closing_seconds)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stockade.executor.service.bodies import BodyBudget
+from stockade.executor.service.bodies import MOST_VALUES, BodyBudget
 from stockade.executor.service.identities import SeenIds
 from stockade.executor.service.problems import Refusal
 from stockade.port.fake import FakeEnvironment
@@ -64,6 +64,33 @@ async def test_bodies_together_are_bounded(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         # All of it was given back.
         assert (await caller.call("POST", "/v1/executions", PROGRAM + b" " * 9000)).record.ok
+
+
+async def test_a_body_of_many_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    """It took minutes, in which nobody else was answered."""
+    async with serving(FakeEnvironment(), tmp_path) as caller:
+        head = b'{"program": {"kind": "python", "source": ""}, "artefacts": ['
+        answer = await caller.call("POST", "/v1/executions", head + b"[]," * MOST_VALUES)
+        assert (answer.status, answer.code) == (413, "too_large")
+        assert f"{MOST_VALUES} values" in answer.json["detail"]
+        # Of what is let through, one that is wrong says enough.
+        answer = await caller.call("POST", "/v1/executions", head + b"1," * 60_000 + b"1]}")
+        assert (answer.status, answer.code) == (422, "invalid_request")
+        assert [error["field"] for error in answer.json["errors"]] == ["artefacts.0"]
+
+
+async def test_a_header_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    """By the gate, before anything else, and behind it."""
+    async with serving(FakeEnvironment(), tmp_path) as caller:
+        for name in ("Stockade-Tenant", "Stockade-Id", "X-Request-Id", "Content-Type"):
+            async with await caller.connect() as wire:
+                head = caller.head("POST", "/v1/executions", {name: "a"}, len(PROGRAM))
+                line = f"{name}: a\r\n".encode()
+                first, rest = head.split(b"\r\n", 1)
+                await wire.send(first + b"\r\n" + line + rest + PROGRAM)
+                answer = await wire.answer()
+            assert (answer.status, answer.code) == (400, "invalid_request")
+            assert answer.json["errors"][0]["field"] == name
 
 
 async def test_a_small_message_is_small(tmp_path: Path) -> None:

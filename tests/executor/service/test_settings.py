@@ -54,7 +54,7 @@ def test_a_token_comes_from_a_file_that_others_cannot_read(tmp_path: Path) -> No
     file.chmod(0o640)
     assert ExecutorSettings(token_file=file).read_token() == TOKEN
     file.chmod(0o644)
-    with pytest.raises(ValidationError, match="every user"):
+    with pytest.raises(ValidationError, match="others can read"):
         ExecutorSettings(token_file=file)
     file.chmod(0o600)
     file.write_text("")
@@ -63,6 +63,8 @@ def test_a_token_comes_from_a_file_that_others_cannot_read(tmp_path: Path) -> No
     with pytest.raises(ValidationError, match="cannot be read"):
         ExecutorSettings(token_file=tmp_path / "none")
     os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(ValidationError, match="no regular file"):
+        ExecutorSettings(token_file=tmp_path / "fifo")
     with pytest.raises(ValidationError, match="there is a token_file, too"):
         made(token_file=file)
 

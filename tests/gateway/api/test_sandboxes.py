@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from stockade.gateway.service import open_gateway
+from stockade.gateway.tenants import Tenants
 from stockade.port import Outcome
 from stockade.port.fake import Call, FakeEnvironment, Scripted, cat
 
@@ -138,6 +139,43 @@ async def test_a_lease_ends_the_session(open_fake: OpenGateway) -> None:
         await gone(gateway, short)
         assert (await until_ended(gateway, job.json["id"]))["outcome"] == "cancelled"
         assert (await gateway.ask("GET", kept)).json["state"] == "open"
+
+
+async def test_a_lease_beyond_the_executors_ceiling_is_refused_at_once(
+    open_fake: OpenGateway,
+) -> None:
+    """An executor is asked for more, in which the workspace is saved; a tenant hears what he may."""
+    ceilings = {"lease_seconds": 7 * 86_400, "session_seconds": 30 * 86_400}
+    async with open_fake(ceilings=ceilings) as gateway:
+        tenants = Tenants(gateway.services.database)
+        policy = tenants.get("alice").policy
+        generous = policy.ceilings.model_copy(update=ceilings)
+        tenants.set("alice", policy.model_copy(update={"ceilings": generous}))
+        path = await open_sandbox(gateway, lease_seconds=86_380)
+        for where, body in (
+            ("/v1/sandboxes", {"lease_seconds": 86_390}),
+            (path + "/lease", {"seconds": 86_390}),
+        ):
+            answer = await gateway.ask("POST", where, body)
+            assert (answer.status, answer.code) == (403, "forbidden")
+            assert "86390 seconds exceeds the executors' ceiling of 86380;" in answer.json["detail"]
+        assert len(gateway.environment.sessions) == 1
+        assert len((await gateway.ask("GET", "/v1/sandboxes")).json["sandboxes"]) == 1
+
+
+@pytest.mark.parametrize("asked", [{}, {"tier": "microvm"}])
+async def test_a_session_says_which_tier_serves_it(
+    open_fake: OpenGateway, asked: dict[str, str]
+) -> None:
+    """Also where none was named; in the list, too."""
+    async with open_fake() as gateway:
+        opened = await gateway.ask("POST", "/v1/sandboxes", {"sandbox": asked})
+        tier = gateway.environment.sessions[0].tier
+        assert tier == asked.get("tier", tier)
+        assert opened.json["tier"] == tier
+        path = "/v1/sandboxes/" + opened.json["id"]
+        assert (await gateway.ask("GET", path)).json["tier"] == tier
+        assert (await gateway.ask("GET", "/v1/sandboxes")).json["sandboxes"][0]["tier"] == tier
 
 
 async def test_a_lease_is_refused_and_never_clamped(open_fake: OpenGateway) -> None:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from stockade.api import headers as names
-from stockade.api.answers import EntryMessage, FolderMessage, SandboxList
+from stockade.api.answers import EntryMessage, FolderMessage, ReadyMessage, SandboxList
 from stockade.api.frames import MEDIA_TYPE, FrameType, encode, encode_output
 from stockade.api.problems import Code, Problem
 from stockade.api.requests import (
@@ -141,7 +141,8 @@ class Service:
         if self.draining:
             await _send_json(send, {"status": "draining"}, 503)
         else:
-            await _send_json(send, {"status": "ready"})
+            longest = self._settings.max_lease_seconds
+            await _send_message(send, ReadyMessage(status="ready", max_lease_seconds=longest))
 
     async def show_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For Prometheus."""

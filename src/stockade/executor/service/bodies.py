@@ -8,11 +8,16 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.types import Message, Receive, Scope
 
-from stockade.api.problems import Code, Problem, Violation
+from stockade.api import fields
+from stockade.api.problems import Code, Problem, Violation, repeated
 from stockade.executor.service.problems import Refusal
+from stockade.serving import values as bounded
+from stockade.serving.values import TooManyValues, ValueCount
 
 _MOST_VIOLATIONS: Final = 20
 _MOST_WORDS: Final = 200
+MOST_VALUES: Final = 4 * bounded.MOST_VALUES
+"""A gateway writes anew what it took, and a name that is no text becomes an object of it."""
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -106,9 +111,14 @@ async def read_json(
     if content.partition(b";")[0].strip().lower() != b"application/json":
         raise Refusal(Problem.make(Code.UNSUPPORTED_MEDIA_TYPE, "a body here is application/json"))
     body = bytearray()
+    values = ValueCount(MOST_VALUES)
     deadline = asyncio.get_running_loop().time() + seconds
     async for piece in pieces(receive, seconds, most):
         account.take(len(piece))
+        try:
+            values.add(piece)
+        except TooManyValues as error:
+            raise Refusal(Problem.make(Code.TOO_LARGE, f"the body: {error}")) from None
         body += piece
         # Slow and never silent is as good as silent: what is this long comes in one go.
         if len(body) < most // 16 and asyncio.get_running_loop().time() > deadline + seconds:
@@ -132,9 +142,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     for each, value in scope["headers"]:
         if each == name:
             if found is not None:
-                raise Refusal(
-                    Problem.make(Code.INVALID_REQUEST, f"the header {name.decode()} is there twice")
-                )
+                raise Refusal(repeated(name.decode().title()))
             found = value
     return found
 
@@ -144,7 +152,7 @@ def _invalid(error: ValidationError) -> Problem:
     found = error.errors(include_url=False, include_context=False, include_input=False)
     violations = tuple(
         Violation(
-            field=".".join(str(part) for part in each["loc"])[:_MOST_WORDS] or "request",
+            field=fields.spell(each["loc"])[:_MOST_WORDS] or "request",
             message=each["msg"][:_MOST_WORDS],
         )
         for each in found[:_MOST_VIOLATIONS]

@@ -108,6 +108,7 @@ class Sessions:
         return SandboxStateMessage(
             id=leased.id,
             state=state,
+            tier=getattr(leased.session, "tier", None),
             lease_seconds=max(0.0, round(left, 3)),
             execution=leased.execution,
             generation=leased.generation,

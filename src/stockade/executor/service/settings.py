@@ -2,7 +2,6 @@
 
 import ipaddress
 import os
-import stat
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -15,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from stockade.api.tokens import TokenFault, check_token, read_token
 from stockade.executor.egress.broker_lease import parse_address
 from stockade.executor.egress.opening import parse_networks
 from stockade.executor.local import AuthMode
@@ -22,55 +22,12 @@ from stockade.executor.pool import PoolPolicy
 from stockade.port import MIB, InvalidRequest, Tier
 
 TOKEN_VARIABLE: Final = "STOCKADE_EXECUTOR_TOKEN"  # noqa: S105 - its name
-_SHORTEST_TOKEN: Final = 32
-_LONGEST_TOKEN: Final = 512
-_KNOWN_WORDS: Final = ("changeme", "change-me", "secret", "password", "default", "example", "token")
 _MOST_SOCKET_PATH: Final = 100
 """Of the 107 bytes that unix(7) allows; a name beside it is longer."""
 
 
 class SettingsError(ValueError):
     """The service does not start with these; the message says what to change."""
-
-
-def check_token(token: str) -> str:
-    """Refuse what could be guessed. What is wrong is said without the token itself."""
-    token = token.strip()
-    if not token:
-        raise SettingsError(
-            f"there is no token: put one of {_SHORTEST_TOKEN} random characters or more into "
-            f"token_file or {TOKEN_VARIABLE}; `openssl rand -hex 32` makes one"
-        )
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise SettingsError("the token has characters that no header takes: use letters and digits")
-    lowered = token.lower()
-    stripped = lowered
-    for word in _KNOWN_WORDS:
-        stripped = stripped.replace(word, "")
-    if len(token) < _SHORTEST_TOKEN or len(set(lowered)) < 8 or len(stripped) < 16:
-        raise SettingsError(
-            f"the token can be guessed: it has fewer than {_SHORTEST_TOKEN} characters, or few "
-            "different ones, or a well-known word; `openssl rand -hex 32` makes one"
-        )
-    if len(token) > _LONGEST_TOKEN:
-        raise SettingsError(f"the token has more than {_LONGEST_TOKEN} characters")
-    return token
-
-
-def read_token(path: Path) -> str:
-    """The token in a file that nobody else can read. Raises :class:`SettingsError`."""
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise SettingsError(f"token_file {path} is no regular file")
-            if status.st_mode & stat.S_IRWXO:
-                raise SettingsError(
-                    f"token_file {path} can be read by every user: chmod 640 it, or 600"
-                )
-            return file.read(_LONGEST_TOKEN + 100).decode("ascii", "replace")
-    except OSError as error:
-        raise SettingsError(f"token_file {path} cannot be read: {error.strerror}") from None
 
 
 class UnixAddress(BaseModel):
@@ -244,11 +201,19 @@ class ExecutorSettings(BaseModel):
 
     def read_token(self) -> str:
         """The token that callers have to show. Raises :class:`SettingsError`."""
-        if self.token_file is not None:
-            if self.token.get_secret_value():
-                raise SettingsError("token: there is a token_file, too; leave one of them out")
-            return check_token(read_token(self.token_file))
-        return check_token(self.token.get_secret_value())
+        given = self.token.get_secret_value()
+        if self.token_file is not None and given:
+            raise SettingsError("token: there is a token_file, too; leave one of them out")
+        if self.token_file is None and not given:
+            raise SettingsError(
+                f"there is no token: put one into token_file or {TOKEN_VARIABLE}; "
+                "`openssl rand -hex 32` makes one"
+            )
+        try:
+            return check_token(given if self.token_file is None else read_token(self.token_file))
+        except TokenFault as error:
+            key = "token" if self.token_file is None else "token_file"
+            raise SettingsError(f"{key}: {error}") from None
 
     def pool(self) -> PoolPolicy:
         """How much is parked, started at once and waited for."""

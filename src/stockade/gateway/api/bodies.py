@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from stockade.port import MIB, InvalidRequest, Refused
+from stockade.serving.values import TooManyValues, ValueCount
 
 MOST_JSON_BYTES: Final = 48 * MIB
 """Of a request in JSON: 16 MiB of source, and files with it, in base64."""
@@ -74,6 +75,7 @@ class BoundedRequest(Request):
             raise too_large(MOST_JSON_BYTES)
         room: Room = self.scope["state"]["room"]
         found = bytearray()
+        values = ValueCount()
         with room.reserved() as take:
             try:
                 async with asyncio.timeout(_JSON_SECONDS):
@@ -81,7 +83,10 @@ class BoundedRequest(Request):
                         if len(found) + len(piece) > MOST_JSON_BYTES:
                             raise too_large(MOST_JSON_BYTES)
                         take(len(piece))
+                        values.add(piece)
                         found += piece
+            except TooManyValues as error:
+                raise Refused("too_large", f"the body: {error}") from None
             except TimeoutError:
                 raise InvalidRequest(
                     "body", f"it did not come within {_JSON_SECONDS:g} s"

@@ -9,8 +9,11 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stockade.api.headers import ID, IDEMPOTENCY_KEY
+from stockade.api.problems import repeated
 from stockade.gateway.api.problems import RecordRefusal, answer, problem_of
 from stockade.gateway.journal import Action
 from stockade.gateway.keys import Caller
@@ -18,6 +21,17 @@ from stockade.port import Refused, StockadeError
 
 TERMINAL_PROTOCOL: Final = "stockade.terminal.v1"
 _KEY_PROTOCOL: Final = "stockade.key."
+_ONCE: Final = (
+    "Authorization",
+    "Content-Type",
+    IDEMPOTENCY_KEY,
+    "If-Range",
+    "Last-Event-ID",
+    "Range",
+    ID,
+    "X-Request-Id",
+)
+"""Headers that are read here and are no lists."""
 _NAME: Final = re.compile(r"[^@/?#\\\s]*")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -57,6 +71,10 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
+        twice = next((name for name in _ONCE if len(headers.getlist(name)) > 1), None)
+        if twice is not None:
+            await _refuse(answer(repeated(twice), scope), scope, receive, send)
+            return
         try:
             # A probe knows an address, and no name; there is nothing to be had from these two.
             if scope["path"] not in ("/healthz", "/readyz"):
@@ -67,11 +85,7 @@ class Door:
         except StockadeError as error:
             if isinstance(error, Refused):
                 self._refused(None, Action.REQUEST_REFUSED, "door", error)
-            refusal = answer(problem_of(error), scope)
-            if scope["type"] == "websocket":
-                await refuse_websocket(scope, send, refusal.status_code, bytes(refusal.body))
-            else:
-                await refusal(scope, receive, send)
+            await _refuse(answer(problem_of(error), scope), scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -100,11 +114,9 @@ class Door:
             raise Refused("forbidden", "another site's page may not call")
 
     async def _caller(self, scope: Scope, headers: Headers) -> Caller:
-        said = headers.getlist("authorization")
-        if len(said) > 1:
-            raise Refused("unauthenticated", "there are several Authorization headers")
-        if said:
-            scheme, _, key = said[0].partition(" ")
+        said = headers.get("authorization")
+        if said is not None:
+            scheme, _, key = said.partition(" ")
             if scheme.lower() != "bearer" or not key:
                 raise Refused("unauthenticated", "send Authorization: Bearer KEY")
             return await self._keys.authenticate(key.strip(" "))
@@ -115,6 +127,13 @@ class Door:
         if self._nobody is not None:
             return self._nobody
         raise Refused("unauthenticated", "send Authorization: Bearer KEY")
+
+
+async def _refuse(refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await refuse_websocket(scope, send, refusal.status_code, bytes(refusal.body))
+    else:
+        await refusal(scope, receive, send)
 
 
 async def refuse_websocket(scope: Scope, send: Send, status: int, body: bytes) -> None:

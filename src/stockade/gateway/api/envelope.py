@@ -47,7 +47,8 @@ class Envelope:
         if scope["type"] not in ("http", "websocket"):
             return
         headers = Headers(scope=scope)
-        asked = headers.get(REQUEST_ID, "")
+        said = headers.getlist(REQUEST_ID)
+        asked = said[0] if len(said) == 1 else ""
         request_id = asked if _REQUEST_ID.fullmatch(asked) else "r" + secrets.token_hex(12)
         state: dict[str, Any] = scope.setdefault("state", {})
         state |= {"request_id": request_id, "room": self._room, "log": self._log}

@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from stockade.api import fields
 from stockade.api.problems import MEDIA_TYPE, Code, Problem, Violation
 from stockade.gateway.journal import Action
 from stockade.gateway.keys import Caller
@@ -125,8 +126,4 @@ def install(app: FastAPI, record_refusal: RecordRefusal) -> None:
 
 
 def _field(place: object) -> str:
-    parts = [str(part) for part in place] if isinstance(place, tuple | list) else []
-    # "body" first, and the tag of a union, say nothing to a caller that the rest does not.
-    if parts and parts[0] == "body":
-        parts = parts[1:]
-    return shown(".".join(parts) or "body", 200)
+    return shown(fields.spell(place if isinstance(place, tuple | list) else ()) or "body", 200)
