@@ -23,7 +23,8 @@ def main(what: str, host: str, port: str, count: str, size: str, authority: str 
     def connect() -> http.client.HTTPConnection:
         target = (host, int(port))
         proxy = os.environ.get("HTTPS_PROXY")
-        near = (lambda p: (p.hostname, p.port))(urllib.parse.urlsplit(proxy)) if proxy else target
+        parts = urllib.parse.urlsplit(proxy or "")
+        near = (parts.hostname, parts.port) if proxy else target
         made = (
             http.client.HTTPSConnection(*near, timeout=60, context=context)
             if context is not None

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
         threading.Thread(target=serve, args=(connection, context), daemon=True).start()
 
 
-def serve(connection: Any, context: ssl.SSLContext | None) -> None:
+def serve(connection: Any, context: Any) -> None:
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
