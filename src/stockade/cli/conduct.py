@@ -17,6 +17,7 @@ from functools import partial
 
 from stockade.cli import terminal
 from stockade.cli.host import Host
+from stockade.cli.package_options import Prepare
 from stockade.cli.streams import Outlet, Worker, standard_input
 from stockade.port import (
     EgressSink,
@@ -68,9 +69,14 @@ def conduct(
     stdin: int | None,
     live: bool,
     on_egress: EgressSink | None = None,
+    prepare: Prepare | None = None,
 ) -> Conducted:
-    """Run it to its end. ``stdin`` is a descriptor to read; ``live`` copies the output."""
-    return asyncio.run(_Conductor(host, request, sandbox, stdin, live, on_egress).conduct())
+    """Run it to its end. ``stdin`` is a descriptor to read; ``live`` copies the output.
+
+    ``prepare`` comes first, with the environment that was opened, and gives the one to run in.
+    """
+    conductor = _Conductor(host, request, sandbox, stdin, live, on_egress, prepare)
+    return asyncio.run(conductor.conduct())
 
 
 class _Conductor:
@@ -82,6 +88,7 @@ class _Conductor:
         stdin: int | None,
         live: bool,
         on_egress: EgressSink | None,
+        prepare: Prepare | None,
     ) -> None:
         self._host = host
         self._request = request
@@ -89,6 +96,7 @@ class _Conductor:
         self._stdin = stdin
         self._live = live
         self._on_egress = on_egress
+        self._prepare = prepare
         self._found = Conducted()
         self._running: RunningExecution | None = None
         self._errands: set[asyncio.Task[None]] = set()
@@ -126,7 +134,8 @@ class _Conductor:
     async def _execute(self) -> Execution:
         # No other tier is opened, so that nothing is waited for in vain.
         tiers = candidates(self._sandbox.trust, self._sandbox.tier)
-        async with self._host.open_environment(tiers) as environment:
+        async with self._host.open_environment(tiers) as opened:
+            environment = opened if self._prepare is None else await self._prepare(opened)
             lent = self._stdin if self._request.terminal is not None else None
             with nullcontext() if lent is None else terminal.raw(lent):
                 self._running = await environment.start(

@@ -13,7 +13,7 @@ from stockade.cli.report import quantity
 from stockade.port import InvalidRequest, Limits, Tier, TrustLevel
 from stockade.port.limits import _LARGEST, _SMALLEST
 
-SECTIONS = ("Program", "Files and variables", "Limits", "Sandbox", "Network", "Output")
+SECTIONS = ("Program", "Files and variables", "Limits", "Sandbox", "Network", "Packages", "Output")
 
 _DEFAULTS = Limits()
 

@@ -20,6 +20,8 @@ from stockade.cli.options import (
     limits,
     refusal,
 )
+from stockade.cli.package_options import Asked, Prepare, preparation
+from stockade.cli.package_options import failure as packages_failure
 from stockade.cli.service import failure
 from stockade.port import (
     PROFILES,
@@ -35,6 +37,7 @@ from stockade.port import (
     Refused,
     SandboxLost,
     SandboxRequest,
+    StockadeError,
     Tier,
     TrustLevel,
     Unavailable,
@@ -186,6 +189,43 @@ def _option(*names: str, section: str, **attributes: Any) -> Callable[[Any], Any
     help="Say on standard error what becomes of each connection, as it happens.",
 )
 @_option(
+    "--requirements",
+    metavar="FILE",
+    type=FileName(),
+    section="Packages",
+    help="Install these Python packages first, in a sandbox that reaches their index alone; the "
+    "program has them, and no network for it.",
+)
+@_option(
+    "--package-json",
+    metavar="FILE",
+    type=FileName(),
+    section="Packages",
+    help="Likewise those of npm, with the package-lock.json beside it.",
+)
+@_option(
+    "--install-scripts",
+    is_flag=True,
+    section="Packages",
+    help="Let packages run code while they are installed: source distributions, npm's scripts.",
+)
+@_option(
+    "--reinstall",
+    is_flag=True,
+    section="Packages",
+    help="Resolve and install again what is kept from an earlier run.",
+)
+@_option("--index-url", metavar="URL", section="Packages", help="The Python index.")
+@_option(
+    "--index-host",
+    "index_hosts",
+    multiple=True,
+    metavar="HOST",
+    section="Packages",
+    help="A host that the Python index leads to for its files.  (repeatable)",
+)
+@_option("--npm-registry", metavar="URL", section="Packages", help="The registry of npm.")
+@_option(
     "--detach",
     is_flag=True,
     section="Output",
@@ -225,6 +265,13 @@ def run(
     profiles: tuple[str, ...],
     policy_file: str | None,
     egress_log: bool,
+    requirements: str | None,
+    package_json: str | None,
+    install_scripts: bool,
+    reinstall: bool,
+    index_url: str | None,
+    index_hosts: tuple[str, ...],
+    npm_registry: str | None,
     detach: bool,
     as_json: bool,
     verbose: bool,
@@ -242,14 +289,18 @@ def run(
     stockade run app.js                      also .mjs and .sh
     stockade run -- node -p 6*7              any program of the image
     stockade run --allow api.example.com:443 fetch.py
+    stockade run --requirements requirements.txt script.py
     generate | stockade run -                Python source from standard input
     stockade run --memory 1G --timeout 2m heavy.py < data > out
     stockade run --file data.csv --artefact plot.png:figures/ draw.py
     stockade run --json -c 'print(1)' | jq -r .stdout.head.text
     """
     host = ctx.find_object(Host) or Host()
+    packages = Asked(
+        requirements, package_json, install_scripts, reinstall, index_url, index_hosts, npm_registry
+    )
     if detach:
-        _require_detachable(host, tty, artefacts, result, as_json)
+        _require_detachable(host, tty, artefacts, result, as_json, packages)
     chosen = limits(ceilings)
     egress = policy_of(allowed, profiles, policy_file, log=egress_log)
     targets = _targets(artefacts, result, force, as_json)
@@ -282,12 +333,20 @@ def run(
             content = files.read_bounded(stdin, "--input", MAX_SOURCE_BYTES, _INPUT_RULE)
         return _submit(ctx, host, request, sandbox, content)
     told = print_event if egress_log else None
-    conducted = _conduct(host, request, sandbox, stdin, live=not as_json, on_egress=told)
+    prepare = preparation(packages, sandbox, told)
+    conducted = _conduct(
+        host, request, sandbox, stdin, live=not as_json, on_egress=told, prepare=prepare
+    )
     return _finish(host, conducted, targets, as_json=as_json, verbose=verbose)
 
 
 def _require_detachable(
-    host: Host, tty: bool | None, artefacts: tuple[str, ...], result: str | None, as_json: bool
+    host: Host,
+    tty: bool | None,
+    artefacts: tuple[str, ...],
+    result: str | None,
+    as_json: bool,
+    packages: Asked,
 ) -> None:
     if host.service is None:
         raise click.UsageError("--detach: is for a service: stockade --url URL run --detach ...")
@@ -299,6 +358,8 @@ def _require_detachable(
     ):
         if given:
             raise click.UsageError(f"--detach: nobody waits for what {option} is to deliver")
+    if packages.anything:
+        raise click.UsageError("--detach: a job has a sandbox of its own, without packages")
 
 
 def _submit(
@@ -464,11 +525,14 @@ def _conduct(
     *,
     live: bool,
     on_egress: EgressSink | None,
+    prepare: Prepare | None,
 ) -> "Conducted":
     from stockade.cli.conduct import conduct
 
     try:
-        return conduct(host, request, sandbox, stdin=stdin, live=live, on_egress=on_egress)
+        return conduct(
+            host, request, sandbox, stdin=stdin, live=live, on_egress=on_egress, prepare=prepare
+        )
     except Unavailable as error:
         # Whether the executor could not be opened or refused the request, it is said alike.
         missing = error.missing
@@ -484,6 +548,9 @@ def _conduct(
         _fail(host, Execution(Outcome.LOST, str(error)), as_json=not live)
     except OSError as error:
         raise Failure(f"no sandbox could be made: {error}", exit_codes.HOST_IO) from None
+    except StockadeError as error:
+        # Of packages: what was not installed, or is not what it was.
+        raise packages_failure(error) from None
 
 
 def _fail(host: Host, execution: Execution, *, as_json: bool) -> NoReturn:

@@ -1,5 +1,6 @@
 """Installing: one sandbox, which reaches package indexes and nothing else."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -76,10 +77,12 @@ class Installer:
         anew: bool = False,
         on_output: OutputSink | None = None,
         on_egress: EgressSink | None = None,
+        on_install: Callable[[], None] | None = None,
     ) -> PackageSet:
         """The set, for a sandbox of this tenant, trust level and tier.
 
-        ``anew``: resolve again, and replace what was kept. Raises :class:`InstallFailed`, and what
+        ``anew``: resolve again, and replace what was kept. ``on_install`` is called where something
+        is installed, before it is. Raises :class:`InstallFailed`, and what
         the port raises.
         """
         image = await self._image(sandbox)
@@ -88,6 +91,8 @@ class Installer:
             found = None if anew else self._store.find(tenant, key)
             if found is not None:
                 return found
+            if on_install is not None:
+                on_install()
             return await self._install(recipe, sandbox, key, on_output, on_egress)
 
     async def _image(self, sandbox: SandboxRequest) -> str:
