@@ -33,7 +33,7 @@ class Asked(NamedTuple):
     package_json: str | None
     scripts: bool
     anew: bool
-    index: str | None
+    python_index: str | None
     index_hosts: tuple[str, ...]
     registry: str | None
 
@@ -51,7 +51,7 @@ def preparation(
         for option, given in (
             ("--install-scripts", asked.scripts),
             ("--reinstall", asked.anew),
-            ("--index-url", asked.index is not None),
+            ("--index-url", asked.python_index is not None),
             ("--index-host", bool(asked.index_hosts)),
             ("--npm-registry", asked.registry is not None),
         ):
@@ -96,8 +96,8 @@ def _recipe(asked: Asked) -> "Recipe":
 
     usual = Indexes()
     # Another index keeps its files itself, unless one says where.
-    hosts = asked.index_hosts or (() if asked.index else usual.python_files)
-    indexes = Indexes(asked.index or usual.python, hosts, asked.registry or usual.node)
+    hosts = asked.index_hosts or (() if asked.python_index else usual.python_files)
+    indexes = Indexes(asked.python_index or usual.python, hosts, asked.registry or usual.node)
     lock = None
     if asked.package_json is not None:
         beside = Path(asked.package_json).with_name(NODE_LOCK)

@@ -191,11 +191,11 @@ class PackageStore:
                     orphans.append((0.0, None, path))
         total = sum(sizes.values())
         oldest: list[tuple[float, Path | None, Path]] = [*orphans, *sorted(notes)]
-        for _, note, content in oldest:
+        for _, written, content in oldest:
             if content == keep or (total <= self._most_bytes and content in referred):
                 continue
-            if note is not None:
-                note.unlink(missing_ok=True)
+            if written is not None:
+                written.unlink(missing_ok=True)
             if content in sizes:
                 content.unlink(missing_ok=True)
                 total -= sizes.pop(content)
