@@ -142,7 +142,7 @@ class ProgramExecution:
         self._began = time.monotonic()
         self._files = self._files_first()
         self._task = asyncio.create_task(self._run())
-        if single and not self._files:
+        if single and egress is None and not self._files:
             # Nothing has to be waited for: the program starts before this call returns.
             self._try_to_start()
 
@@ -256,17 +256,19 @@ class ProgramExecution:
 
     def _files_first(self) -> dict[str, bytes]:
         """What has to be in the workspace before there is a program."""
-        files: dict[str, bytes] = {} if self._egress is None else dict(self._egress.files)
-        files.update(self._request.files)
+        files = dict(self._request.files)
         program = self._request.program
         if isinstance(program, PythonScript):
             files[program.name] = program.source
         return files
 
     async def _put_files(self) -> None:
-        for path, content in self._files.items():
+        temporary = {} if self._egress is None else self._egress.files
+        wanted = [(path, content, True) for path, content in temporary.items()]
+        wanted += [(path, content, False) for path, content in self._files.items()]
+        for path, content, is_temporary in wanted:
             try:
-                await put(self._link, path, content)
+                await put(self._link, path, content, temporary=is_temporary)
             except FileRefused as refusal:
                 self._evidence.refused = (
                     f"the file {refusal.path!r} cannot be put in: {refusal.reason}"

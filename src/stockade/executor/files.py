@@ -98,10 +98,15 @@ def _answer(path: str, data: bytes | None) -> dict[str, object]:
     return answer
 
 
-async def put(link: Link, path: str, content: bytes | AsyncIterable[bytes]) -> None:
-    """Write a workspace file. Raises :class:`FileRefused` or :class:`SandboxLost`."""
+async def put(
+    link: Link, path: str, content: bytes | AsyncIterable[bytes], *, temporary: bool = False
+) -> None:
+    """Write a workspace file. Raises :class:`FileRefused` or :class:`SandboxLost`.
+
+    ``temporary``: one below ``/tmp`` instead.
+    """
     _check(path)
-    exchange = _Exchange(link, "put", path)
+    exchange = _Exchange(link, "put-temporary" if temporary else "put", path)
     try:
         sent = 0
         if isinstance(content, bytes):

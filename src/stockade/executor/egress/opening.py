@@ -6,6 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from stockade.executor.egress.accepting import Accepting, Proxy
+from stockade.executor.egress.trust import (
+    system_bundle,
+    trust_files,
+    trust_variables,
+    with_trust,
+)
 from stockade.executor.egress.variables import proxy_variables
 from stockade.executor.link import Link
 from stockade.port import (
@@ -36,12 +42,12 @@ class BrokerLease(Protocol):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """For the sandbox's programs: placeholders, and where the certificate is."""
+        """Placeholders, for the sandbox's programs."""
         ...
 
     @property
-    def files(self) -> Mapping[str, bytes]:
-        """For the workspace, by path: the certificate that the programs are to trust."""
+    def certificate(self) -> str:
+        """PEM, of the authority that the programs are to trust beside the usual ones."""
         ...
 
     async def uses(self) -> Sequence[CredentialUse]:
@@ -156,6 +162,7 @@ class SandboxEgress:
         self._make_proxy = make_proxy
         self._lease = lease
         self._closing: asyncio.Task[None] | None = None
+        self._files: Mapping[str, bytes] | None = None
         self.accepting: Accepting | None = None
 
     def __repr__(self) -> str:
@@ -170,12 +177,15 @@ class SandboxEgress:
     def environment(self) -> dict[str, str]:
         """For every program; what a request asks for comes before it."""
         lease = {} if self._lease is None else dict(self._lease.environment)
-        return {**proxy_variables(self._policy), **lease}
+        return with_trust({**proxy_variables(self._policy), **lease}, trust_variables())
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """For the workspace."""
-        return {} if self._lease is None else self._lease.files
+        """For ``/tmp``, before each program: an earlier one may have changed them."""
+        if self._files is None:
+            certificate = None if self._lease is None else self._lease.certificate
+            self._files = trust_files(certificate, system_bundle())
+        return self._files
 
     def begin(self, on_event: Callable[[EgressEvent], None]) -> None:
         """A program is about to start."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from cryptography import x509
 
-TRUST_FOLDER: Final = "/tmp/.stockade"  # noqa: S108 - the sandbox's own
+TRUST_FOLDER: Final = ".stockade"
+"""Below the sandbox's own ``/tmp``."""
 JAVA_PASSWORD: Final = "changeit"  # noqa: S105 - Java's own default; what it guards is public
 
 _BUNDLE: Final = "certificates.pem"
@@ -37,27 +38,26 @@ def system_bundle() -> bytes:
     return Path(certifi.where()).read_bytes()
 
 
-def trust_files(
-    certificate: str, bundle: bytes, *, folder: str = TRUST_FOLDER, java: bool = True
-) -> dict[str, bytes]:
-    """Path in the sandbox, and content. ``bundle``: see :func:`system_bundle`."""
-    authority = certificate.encode()
-    files = {
-        f"{folder}/{_AUTHORITY}": authority,
-        f"{folder}/{_BUNDLE}": bundle.rstrip(b"\n") + b"\n" + authority,
+def trust_files(certificate: str | None, bundle: bytes) -> dict[str, bytes]:
+    """Path below the sandbox's ``/tmp``, and content. ``bundle``: see :func:`system_bundle`.
+
+    ``certificate``: of the sandbox's own authority, where a broker made one.
+    """
+    authority = b"" if certificate is None else certificate.encode()
+    return {
+        f"{TRUST_FOLDER}/{_AUTHORITY}": authority,
+        f"{TRUST_FOLDER}/{_BUNDLE}": bundle.rstrip(b"\n") + b"\n" + authority,
+        f"{TRUST_FOLDER}/{_JAVA}": _truststore(authority, bundle),
     }
-    if java:
-        files[f"{folder}/{_JAVA}"] = _truststore(authority, bundle)
-    return files
 
 
-def trust_variables(folder: str = TRUST_FOLDER, *, java: bool = True) -> dict[str, str]:
+def trust_variables() -> dict[str, str]:
     """For the sandbox's environment; what a request sets itself goes first.
 
     ``JAVA_TOOL_OPTIONS`` is to be joined to others of its own by a blank:
     :func:`with_trust` does.
     """
-    whole = f"{folder}/{_BUNDLE}"
+    folder = f"/tmp/{TRUST_FOLDER}"  # noqa: S108 - the sandbox's own
     variables = dict.fromkeys(
         (
             "SSL_CERT_FILE",  # OpenSSL, and so Python, Ruby, and what asks it; Go; rustls
@@ -69,18 +69,17 @@ def trust_variables(folder: str = TRUST_FOLDER, *, java: bool = True) -> dict[st
             "CARGO_HTTP_CAINFO",
             "npm_config_cafile",
             "NIX_SSL_CERT_FILE",
+            # These add to what they have of their own, which may not be what this machine trusts.
+            "NODE_EXTRA_CA_CERTS",
+            "DENO_CERT",
         ),
-        whole,
+        f"{folder}/{_BUNDLE}",
     )
-    # These add to what they have of their own.
-    variables["NODE_EXTRA_CA_CERTS"] = f"{folder}/{_AUTHORITY}"
-    variables["DENO_CERT"] = f"{folder}/{_AUTHORITY}"
-    if java:
-        variables["JAVA_TOOL_OPTIONS"] = (
-            f"-Djavax.net.ssl.trustStore={folder}/{_JAVA} "
-            f"-Djavax.net.ssl.trustStorePassword={JAVA_PASSWORD} "
-            "-Djavax.net.ssl.trustStoreType=PKCS12"
-        )
+    variables["JAVA_TOOL_OPTIONS"] = (
+        f"-Djavax.net.ssl.trustStore={folder}/{_JAVA} "
+        f"-Djavax.net.ssl.trustStorePassword={JAVA_PASSWORD} "
+        "-Djavax.net.ssl.trustStoreType=PKCS12"
+    )
     return variables
 
 
@@ -97,18 +96,18 @@ def with_trust(environment: Mapping[str, str], variables: Mapping[str, str]) -> 
     return joined
 
 
+@lru_cache(maxsize=8)
 def _truststore(authority: bytes, bundle: bytes) -> bytes:
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
-    own = x509.load_pem_x509_certificate(authority)
     entries = [
-        pkcs12.PKCS12Certificate(own, b"stockade"),
-        *(
-            pkcs12.PKCS12Certificate(certificate, b"system-%d" % number)
-            for number, certificate in enumerate(_certificates(bundle))
-        ),
+        pkcs12.PKCS12Certificate(certificate, b"system-%d" % number)
+        for number, certificate in enumerate(_certificates(bundle))
     ]
+    if authority:
+        own = x509.load_pem_x509_certificate(authority)
+        entries.insert(0, pkcs12.PKCS12Certificate(own, b"stockade"))
     return pkcs12.serialize_java_truststore(
         entries, BestAvailableEncryption(JAVA_PASSWORD.encode())
     )

@@ -903,14 +903,14 @@ static void continue_listing(struct transfer *transfer)
     end_transfer(transfer);
 }
 
-static void open_put(uint16_t channel, unsigned mode, const char *path)
+static void open_put(uint16_t channel, const char *root, const char *path)
 {
     struct transfer *transfer = new_transfer(channel);
 
     if (!transfer)
         return;
     transfer->kind = PUT;
-    transfer->file = file_open_for_writing(path, mode, &transfer->error);
+    transfer->file = file_open_for_writing(root, path, 0644, &transfer->error);
 }
 
 static void open_get(uint16_t channel, const char *path)
@@ -991,7 +991,9 @@ static void on_open(const struct frame *frame)
     memcpy(path, arguments, length);
     path[length] = '\0';
     if (strcmp(name, "put") == 0)
-        open_put(frame->channel, 0644, path);
+        open_put(frame->channel, WORKSPACE, path);
+    else if (strcmp(name, "put-temporary") == 0)
+        open_put(frame->channel, TEMPORARY, path);
     else if (strcmp(name, "get") == 0)
         open_get(frame->channel, path);
     else if (strcmp(name, "list") == 0)

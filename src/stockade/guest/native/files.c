@@ -109,9 +109,9 @@ static int open_beneath(int root, const char *path, uint64_t flags, unsigned mod
     return file < 0 && errno == ENOSYS ? open_by_parts(root, path, flags, mode) : file;
 }
 
-static int open_workspace(void)
+static int open_root(const char *root)
 {
-    return open(WORKSPACE, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
 static const char *reject(const struct stat *status)
@@ -144,9 +144,9 @@ static int require_regular(int file, struct stat *status, const char **why)
  * A descriptor of the folder that holds `path`'s last component, which *name is set to.
  * Each folder on the way is made where it is absent, and entered by itself.
  */
-static int make_parent(char *path, char **name)
+static int make_parent(const char *root, char *path, char **name)
 {
-    int folder = open_workspace();
+    int folder = open_root(root);
 
     *name = path;
     for (char *slash; folder >= 0 && (slash = strchr(*name, '/')); *name = slash + 1) {
@@ -163,7 +163,7 @@ static int make_parent(char *path, char **name)
     return folder;
 }
 
-int file_open_for_writing(const char *path, unsigned mode, const char **why)
+int file_open_for_writing(const char *root, const char *path, unsigned mode, const char **why)
 {
     char copy[4096], *name;
     struct stat status;
@@ -174,7 +174,7 @@ int file_open_for_writing(const char *path, unsigned mode, const char **why)
         return -1;
     }
     strcpy(copy, path);
-    folder = make_parent(copy, &name);
+    folder = make_parent(root, copy, &name);
     /* O_NONBLOCK: a FIFO must not hold the agent for ever. */
     if (folder >= 0)
         file = open_beneath(folder, name, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY, mode & 0777);
@@ -192,7 +192,7 @@ int file_open_for_writing(const char *path, unsigned mode, const char **why)
 int file_open_for_reading(const char *path, uint64_t *size, const char **why)
 {
     struct stat status;
-    const int root = open_workspace();
+    const int root = open_root(WORKSPACE);
     const int file = require_regular(
         root < 0 ? -1 : open_beneath(root, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0), &status, why);
 
@@ -205,7 +205,7 @@ int file_open_for_reading(const char *path, uint64_t *size, const char **why)
 
 int folder_open(const char *path, const char **why)
 {
-    const int root = open_workspace();
+    const int root = open_root(WORKSPACE);
     const int folder =
         root < 0 ? -1 : open_beneath(root, *path ? path : ".", O_RDONLY | O_DIRECTORY, 0);
 
