@@ -30,7 +30,6 @@ settings.load_profile("shared-machine")
 # Why a tier cannot be started here; None where it can.
 Absences = Mapping[Tier, str | None]
 ABSENCES = pytest.StashKey[Absences]()
-SKIPPED = pytest.StashKey[Counter[str]]()
 
 IN_MACHINES = ("test_programs.py",)
 """What always runs in microVMs, of tests/contract."""
@@ -94,6 +93,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+    # Minutes, one after the other: begun last they would be waited for alone.
+    items.sort(key=lambda item: item.get_closest_marker("nested_kvm") is None)
 
 
 def over_http(item: pytest.Item) -> bool:
@@ -133,7 +134,6 @@ def repeats(item: pytest.Item, tiers: Collection[Tier]) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[SKIPPED] = Counter()
     required_tiers()  # refuses a name that is none, before anything runs
 
 
@@ -160,7 +160,6 @@ def require_tier(config: pytest.Config, tier: Tier) -> None:
     reason = f"tier {tier}: {absence}"
     if tier in required_tiers():
         pytest.fail(f"{reason} (STOCKADE_REQUIRE_TIERS names it)", pytrace=False)
-    config.stash[SKIPPED][reason] += 1
     pytest.skip(reason)
 
 
@@ -176,5 +175,13 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Name what was not tested; .ci/run repeats these lines at its end."""
-    for reason, count in sorted(config.stash[SKIPPED].items()):
+    # By the reports, which come from whatever process the test ran in.
+    skipped = Counter(
+        str(report.longrepr[2]).removeprefix("Skipped: ")
+        for report in terminalreporter.getreports("skipped")
+        if isinstance(report.longrepr, tuple)
+    )
+    for reason, count in sorted(skipped.items()):
+        if not reason.startswith("tier "):
+            continue
         terminalreporter.write_line(f"{reason} ({count} skipped)", yellow=True)

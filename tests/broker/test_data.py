@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from stockade.egress.broker_route import BrokerDown
-from stockade.executor.egress.broker_link import BrokerAddress, BrokerLink, BrokerRefused
 from tests.broker.brokered import (
     DATA_TOKEN,
     KEY,
@@ -25,6 +22,9 @@ from tests.broker.brokered import (
     destination,
     say,
 )
+
+from stockade.egress.broker_route import BrokerDown
+from stockade.executor.egress.broker_link import BrokerAddress, BrokerLink, BrokerRefused
 
 RULE = f"https://api.test:9 {LOCAL}"
 BEARER = {"kind": "bearer"}
@@ -47,7 +47,7 @@ async def raw(brokered: Brokered, line: bytes) -> dict[str, Any]:
 
 
 def opening(**other: Any) -> dict[str, Any]:
-    fields = {
+    fields: dict[str, Any] = {
         "token": DATA_TOKEN,
         "ticket": None,
         "tenant": TENANT,
@@ -121,7 +121,7 @@ async def test_a_sandbox_ends_with_its_lease(stored: Brokered) -> None:
     async with destination(stored.authority, upstream) as port:
         await stored.store("key", f"https://api.test:{port} {LOCAL}", BEARER)
         sandbox = await stored.open("key")
-        async with connected(sandbox, "api.test", port) as (reader, writer):
+        async with connected(sandbox, "api.test", port) as (reader, _writer):
             # The executor dies.
             sandbox._writer.transport.abort()
             assert await reader.read() == b"", "what runs is cut"
@@ -231,8 +231,8 @@ async def test_no_secret_at_rest_in_logs_or_in_answers(stored: Brokered) -> None
     ) as answer:
         assert answer.status == 422
         said.append(await answer.text())
-    for path in stored.folder.glob("broker.db*"):
-        assert SECRET.encode() not in path.read_bytes()
+    for file in stored.folder.glob("broker.db*"):
+        assert SECRET.encode() not in file.read_bytes()
     assert not [text for text in said if SECRET in text or SECRET[:12] in text]
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from stockade.cli.settings import SettingsError, effective, load, models
 from tests.broker.brokered import CONTROL_TOKEN, DATA_TOKEN, KEY
 
+from stockade.cli.settings import SettingsError, effective, load, models
 
-def written(tmp_path: Path, **other: str) -> Path:
+
+def written(tmp_path: Path, **other: str | None) -> Path:
     keys = {"key": KEY, "control.token": CONTROL_TOKEN, "data.token": DATA_TOKEN} | other
     path = tmp_path / "stockade.toml"
     path.touch(mode=0o600)

@@ -1,9 +1,6 @@
 """A sandbox's lease at the broker, as the executor's egress wants it."""
 
-import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from stockade.egress.broker_route import BrokerDown
 from stockade.executor.egress.broker_link import (
@@ -12,23 +9,25 @@ from stockade.executor.egress.broker_link import (
     BrokerLink,
     BrokerRefused,
 )
-from stockade.executor.egress.trust import system_bundle, trust_files, trust_variables
-from stockade.port import CredentialUse, InvalidRequest, SandboxRequest, Unavailable
-
-_FOLDER: Final = ".stockade"
-_PLACE: Final = f"/workspace/{_FOLDER}"
+from stockade.port import (
+    CredentialUse,
+    DeniedDestination,
+    InvalidRequest,
+    SandboxRequest,
+    Unavailable,
+)
 
 
 class Lease:
     """What the broker lends to one sandbox."""
 
-    def __init__(self, sandbox: BrokeredSandbox, files: Mapping[str, bytes]) -> None:
+    def __init__(self, sandbox: BrokeredSandbox) -> None:
         self.route = sandbox
         """The way to the destinations that the broker serves."""
-        self.environment = {**trust_variables(_PLACE), **sandbox.environment}
-        """For the sandbox's programs: where the certificates are, and placeholders."""
-        self.files = files
-        """For the workspace, by path."""
+        self.environment = sandbox.environment
+        """Placeholders, for the sandbox's programs."""
+        self.certificate = sandbox.certificate
+        """Of the authority that they are to trust."""
 
     def __repr__(self) -> str:
         return f"<Lease of {self.route!r}>"
@@ -36,6 +35,11 @@ class Lease:
     async def uses(self) -> tuple[CredentialUse, ...]:
         """Which credentials were put in since the last call."""
         return await self.route.uses()
+
+    @property
+    def denied(self) -> tuple[DeniedDestination, ...]:
+        """What the broker refused, of the time that the last ``uses`` was for."""
+        return self.route.denied
 
     async def aclose(self) -> None:
         """Give it back."""
@@ -47,7 +51,6 @@ class Leases:
 
     def __init__(self, address: BrokerAddress, token: str) -> None:
         self._link = BrokerLink(address, token)
-        self._bundle = system_bundle()
 
     def __repr__(self) -> str:
         return f"<Leases of {self._link!r}>"
@@ -72,15 +75,7 @@ class Leases:
             raise Unavailable(str(error)) from None
         except BrokerRefused as error:
             raise InvalidRequest("egress", f"the broker refuses: {error}") from None
-        try:
-            # Of all that Java trusts a store of its own is made: that takes a while.
-            files = await asyncio.to_thread(
-                trust_files, sandbox.certificate, self._bundle, folder=_FOLDER
-            )
-        except BaseException:
-            await sandbox.aclose()
-            raise
-        return Lease(sandbox, files)
+        return Lease(sandbox)
 
 
 def parse_address(text: str, ca: Path | None) -> BrokerAddress:

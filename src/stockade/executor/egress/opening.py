@@ -16,13 +16,14 @@ from stockade.executor.egress.variables import proxy_variables
 from stockade.executor.link import Link
 from stockade.port import (
     CredentialUse,
+    DeniedDestination,
     EgressEvent,
     EgressPolicy,
     EgressUse,
     InvalidRequest,
     SandboxRequest,
 )
-from stockade.port.egress import Network, network_of
+from stockade.port.egress import MAX_DENIED, Network, network_of
 
 if TYPE_CHECKING:
     from stockade.egress.broker_route import BrokerRoute
@@ -52,6 +53,11 @@ class BrokerLease(Protocol):
 
     async def uses(self) -> Sequence[CredentialUse]:
         """Which credentials were put in since the last call."""
+        ...
+
+    @property
+    def denied(self) -> Sequence[DeniedDestination]:
+        """What the broker refused, of the time that the last ``uses`` was for."""
         ...
 
     async def aclose(self) -> None:
@@ -202,7 +208,16 @@ class SandboxEgress:
         use = EgressUse() if self.accepting is None else await self.accepting.finish()
         if self._lease is None:
             return use
-        return replace(use, credentials=tuple(await self._lease.uses()))
+        credentials = tuple(await self._lease.uses())
+        # What the broker refused, of a method or a path within TLS.
+        denied = (*use.denied, *self._lease.denied)
+        more = sum(each.count for each in denied[MAX_DENIED:])
+        return replace(
+            use,
+            credentials=credentials,
+            denied=denied[:MAX_DENIED],
+            denied_others=use.denied_others + more,
+        )
 
     def close(self) -> None:
         """Nobody listens any more; what was lent goes back."""
