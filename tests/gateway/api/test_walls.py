@@ -34,6 +34,14 @@ LISTS = {
 }
 
 
+BROKERS = {"/v1/credentials", "/v1/credential-uses"}
+"""Lists that the broker has, and this gateway has none: tests/broker tries them."""
+CREDENTIAL = {
+    "secret": "a-secret-of-a-tool-20",
+    "grants": [{"rule": "https://api.example.com:443", "way": {"kind": "bearer"}}],
+}
+
+
 def operations(gateway: Gateway) -> Iterator[tuple[str, str]]:
     """Method and path of each."""
     document = create_api(gateway.services).openapi()
@@ -79,6 +87,8 @@ def filled(path: str, things: dict[str, str]) -> str:
 async def tried(gateway: Gateway, method: str, path: str, key: str | None) -> Answer:
     """One request, with a body that would do."""
     body = BODIES.get(path.rpartition("/")[2]) if method == "POST" else None
+    if method == "PUT" and path.startswith("/v1/credentials/"):
+        return await gateway.ask(method, path, CREDENTIAL, key=key)
     data = b"x" if method == "PUT" else None
     return await gateway.ask(method, path, body, key=key, data=data)
 
@@ -111,7 +121,9 @@ async def test_anothers_things_are_as_those_that_never_were(open_fake: OpenGatew
             tried_paths.add(path)
             mine = await tried(gateway, method, filled(path, alices), "bob")
             nothing = await tried(gateway, method, filled(path, never), "bob")
-            assert nothing.status == 404, (method, path, nothing.body)
+            # A credential's name is each tenant's own: nothing that is asked for, but made or kept.
+            expected = {403, 503} if path.startswith("/v1/credentials/") else {404}
+            assert nothing.status in expected, (method, path, nothing.body)
             assert told(mine) == told(nothing), (method, path)
             assert b"alice" not in mine.body
         assert len(tried_paths) >= 15
@@ -134,7 +146,7 @@ async def test_lists_hold_nothing_of_anothers(open_fake: OpenGateway) -> None:
         paths = {
             path for method, path in operations(gateway) if method == "GET" and "{" not in path
         }
-        assert {path for path in paths if path.startswith("/v1/")} == LISTS
+        assert {path for path in paths if path.startswith("/v1/")} == LISTS | BROKERS
         cursors = []
         for path in sorted(LISTS):
             answer = await gateway.ask("GET", path, key="bob")
@@ -221,7 +233,10 @@ async def test_mangled_ids_never_were(open_fake: OpenGateway) -> None:
                 spelled = path.replace("{id}", mangled).replace("{digest}", mangled)
                 spelled = spelled.replace("{name}", mangled)
                 answer = await tried(gateway, method, spelled.replace("{path}", "x"), "alice")
-                assert answer.status in (404, 405, 431), (method, spelled, answer.body)
+                expected = {404, 405, 431}
+                if "/credentials/" in path:
+                    expected |= {403, 422, 503}  # no name of one, or one without a broker
+                assert answer.status in expected, (method, spelled, answer.body)
                 assert "X-Injected" not in answer.headers
         assert gateway.environment.calls == []
 
