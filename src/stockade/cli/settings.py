@@ -235,7 +235,8 @@ def _nearest(key: str, every: list[str]) -> str:
         last = difflib.SequenceMatcher(
             None, key.rpartition(".")[2], other.rpartition(".")[2]
         ).ratio()
-        return max(whole, last - 0.01)
+        # A name that is nearly right in its own section is likelier than one of another's.
+        return max(whole, last - 0.15)
 
     best = max(every, key=likeness)
     section, _, name = best.partition(".")
