@@ -36,6 +36,7 @@ _DEEPEST = 16
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_NAME = re.compile(r"secret|password|passphrase|token|credential|access_key", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]*(?=@)")
+_NEARLY: Final = 0.75
 MASK: Final = "**********"
 
 
@@ -230,15 +231,20 @@ def _keys(prefix: str, model: type[BaseModel], depth: int = 0) -> Iterator[str]:
 def _nearest(key: str, every: list[str]) -> str:
     """The sentence that names it: by the whole key, or by its last part in another section."""
 
-    def likeness(other: str) -> float:
-        whole = difflib.SequenceMatcher(None, key, other).ratio()
-        last = difflib.SequenceMatcher(
-            None, key.rpartition(".")[2], other.rpartition(".")[2]
-        ).ratio()
-        # A name that is nearly right in its own section is likelier than one of another's.
-        return max(whole, last - 0.15)
+    def like(one: str, other: str) -> float:
+        return difflib.SequenceMatcher(None, one, other).ratio()
 
-    best = max(every, key=likeness)
+    above, _, last = key.rpartition(".")
+    # A name that is nearly right in its own section is likelier than the same in another.
+    own = {
+        each: like(last, each.rpartition(".")[2]) for each in every if each.startswith(f"{above}.")
+    }
+    best = max(own, key=lambda each: own[each], default="")
+    if own.get(best, 0.0) < _NEARLY:
+        best = max(
+            every,
+            key=lambda each: max(like(key, each), like(last, each.rpartition(".")[2]) - 0.01),
+        )
     section, _, name = best.partition(".")
     return f"the nearest is {name} in [{section}]" if name else f"the nearest is [{section}]"
 
