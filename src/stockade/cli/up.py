@@ -1,10 +1,11 @@
-"""``stockade up``: executor and gateway as two processes, and what becomes of them.
+"""``stockade up``: broker, executor and gateway as processes, and what becomes of them.
 
-Neither is restarted: when one ends, the other is stopped, and ``up`` says so and ends with it. What
+None is restarted: when one ends, the others are stopped, and ``up`` says so and ends with it. What
 is to run for ever belongs to a supervisor that is made for that (deploy/systemd).
 """
 
 import asyncio
+import base64
 import contextlib
 import ctypes
 import json
@@ -16,6 +17,7 @@ import stat
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,12 +36,14 @@ Show = Callable[[], None]
 
 _EXECUTOR_USER: Final = "stockade-executor"
 _GATEWAY_USER: Final = "stockade-gateway"
-# An id that owns nothing on common systems, for a machine without that user.
+_BROKER_USER: Final = "stockade-broker"
+# Ids that own nothing on common systems, for a machine without those users.
 _GATEWAY_ID: Final = 64_802
+_BROKER_ID: Final = 64_803
 _READY_SECONDS: Final = 180.0
 _STOP_SECONDS: Final = 90.0
 _PR_SET_PDEATHSIG: Final = 1
-_SETTINGS: Final = ("STOCKADE_EXECUTOR__", "STOCKADE_GATEWAY__")
+_SETTINGS: Final = ("STOCKADE_EXECUTOR__", "STOCKADE_GATEWAY__", "STOCKADE_BROKER__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Owner:
 
 @dataclass
 class Child:
-    """One of the two."""
+    """One of them."""
 
     name: str
     owner: Owner
@@ -79,16 +83,17 @@ class Child:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The configuration of both. Without it: a development service on this machine alone.",
+    help="The configuration of all. Without it: a development service on this machine alone.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=8080, help="Of a development service."
 )
 @click.option("--tier", "tiers", multiple=True, help="Of a development service; repeatable.")
 def up(config: Path | None, port: int, tiers: tuple[str, ...]) -> int:
-    """Start executor and gateway as two processes, show their state, and stop both on Ctrl-C.
+    """Start broker, executor and gateway as processes, show their state, and stop all on Ctrl-C.
 
-    When one of them ends, the other is stopped too, and this command ends: nothing is restarted in
+    The broker is started where the configuration has a section for it. When one of them ends, the
+    others are stopped too, and this command ends: nothing is restarted in
     silence.
     """
     with private_folder(_parent()) as (folder, lock):
@@ -107,30 +112,55 @@ class _Plan:
     ) -> None:
         self.folder = folder
         self.lock = lock
-        executor, gateway = _owners()
+        executor, gateway, broker = _owners()
         self.executor = Child("executor", executor, folder / "executor.log")
         self.gateway = Child("gateway", gateway, folder / "gateway.log")
+        self.broker = Child("broker", broker, folder / "broker.log")
         self.key = ""
         self.socket = folder / "run" / "socket"
         self._lay_out()
         self.config = config or self._development(port, tiers)
+        # The gateway last: it asks the others.
+        self.children = (
+            *((self.broker,) if config is None or _names_broker(config) else ()),
+            self.executor,
+            self.gateway,
+        )
 
     def _lay_out(self) -> None:
-        token = secrets.token_hex(32)
-        for child in (self.executor, self.gateway):
+        for child in (self.executor, self.gateway, self.broker):
             home = self.folder / child.name
             home.mkdir(mode=0o700)
-            secret = home / "token"
-            secret.touch(mode=0o600)
-            secret.write_text(token)
             child.log.touch(mode=0o600)
-            self._give(child.owner, home, secret)
-        # The socket inherits the folder's group: the gateway may connect, nobody else.
-        run = self.socket.parent
-        run.mkdir(mode=0o700)
-        if self.gateway.owner.gid is not None:
-            os.chown(run, self.executor.owner.uid or 0, self.gateway.owner.gid)
-            run.chmod(0o2750)
+            self._give(child.owner, home)
+        self._share("token", self.executor, self.gateway)
+        self._share("control-token", self.broker, self.gateway)
+        self._share("data-token", self.broker, self.executor)
+        key = base64.b64encode(secrets.token_bytes(32)).decode()
+        self._write(self.broker, "key", key)
+        self._make_way(self.socket, self.executor, self.gateway)
+        self._make_way(self.folder / "control" / "socket", self.broker, self.gateway)
+        self._make_way(self.folder / "data" / "socket", self.broker, self.executor)
+
+    def _share(self, name: str, *children: Child) -> None:
+        token = secrets.token_hex(32)
+        for child in children:
+            self._write(child, name, token)
+
+    def _write(self, child: Child, name: str, content: str) -> None:
+        path = self.folder / child.name / name
+        path.touch(mode=0o600)
+        path.write_text(content)
+        self._give(child.owner, path)
+
+    def _make_way(self, socket: Path, server: Child, caller: Child) -> None:
+        """The socket inherits the folder's group: the caller may connect, and nobody else."""
+        folder = socket.parent
+        folder.mkdir(mode=0o700)
+        if server.owner.uid is not None or caller.owner.uid is not None:
+            group = caller.owner.gid if caller.owner.gid is not None else server.owner.gid
+            os.chown(folder, server.owner.uid or 0, group or 0)
+            folder.chmod(0o2750)
 
     def _give(self, owner: Owner, *paths: Path) -> None:
         if owner.uid is not None and owner.gid is not None:
@@ -144,6 +174,18 @@ class _Plan:
             f"listen = {json.dumps(f'unix:{self.socket}')}",
             'auth_mode = "dev"',
             *([f"tiers = {json.dumps(list(tiers))}"] if tiers else []),
+            "[executor.broker]",
+            f"address = {json.dumps(f'unix:{self.folder}/data/socket')}",
+            f"token_file = {json.dumps(f'{self.folder}/executor/data-token')}",
+            "[broker]",
+            f"database = {json.dumps(f'{self.folder}/broker/broker.db')}",
+            f"key_file = {json.dumps(f'{self.folder}/broker/key')}",
+            "[broker.control]",
+            f"listen = {json.dumps(f'unix:{self.folder}/control/socket')}",
+            f"token_file = {json.dumps(f'{self.folder}/broker/control-token')}",
+            "[broker.data]",
+            f"listen = {json.dumps(f'unix:{self.folder}/data/socket')}",
+            f"token_file = {json.dumps(f'{self.folder}/broker/data-token')}",
             "[gateway]",
             'auth_mode = "dev"',
             f"database_url = {json.dumps(f'sqlite:///{home}/gateway.db')}",
@@ -152,6 +194,9 @@ class _Plan:
             f"port = {port}",
             "[gateway.artefacts.store]",
             f"where = {json.dumps(str(home / 'store'))}",
+            "[gateway.broker]",
+            f"url = {json.dumps(f'unix://{self.folder}/control/socket')}",
+            f"token_file = {json.dumps(str(home / 'control-token'))}",
             "[[gateway.executors]]",
             'name = "local"',
             f"url = {json.dumps(f'unix://{self.socket}')}",
@@ -185,11 +230,11 @@ async def _run(plan: _Plan) -> int:
     # SIGHUP is a terminal's that is closed: nothing is left behind then, either.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
-    children = (plan.executor, plan.gateway)
+    children = plan.children
     with _display(children) as show:
         try:
-            await _start(plan, plan.executor, show, stopping)
-            await _start(plan, plan.gateway, show, stopping)
+            for child in children:
+                await _start(plan, child, show, stopping)
             if plan.gateway.alive and not stopping.is_set():
                 _greet(plan)
             while not stopping.is_set() and all(child.alive for child in children):
@@ -209,9 +254,10 @@ async def _run(plan: _Plan) -> int:
 
 
 async def _start(plan: _Plan, child: Child, show: Show, stopping: asyncio.Event) -> None:
-    if stopping.is_set() or (child is plan.gateway and not plan.executor.alive):
+    before = plan.children[: plan.children.index(child)]
+    if stopping.is_set() or not all(other.alive for other in before):
         return
-    # Neither gets the other's settings, which may have a database's password. What is exported for
+    # None gets another's settings, which may have a database's password. What is exported for
     # a real service, such as the database of its tenants, is nothing for a development one at all.
     own = () if plan.key else (f"STOCKADE_{child.name.upper()}__",)
     environment = {
@@ -235,7 +281,7 @@ async def _start(plan: _Plan, child: Child, show: Show, stopping: asyncio.Event)
             preexec_fn=_die_with_us,
             # Where we are killed it still writes to its database for a while. The executor does not
             # get it: it starts others, and keeps nothing there.
-            pass_fds=(plan.lock,) if child is plan.gateway else (),
+            pass_fds=() if child is plan.executor else (plan.lock,),
             **child.owner.arguments,  # type: ignore[arg-type]
         )  # fmt: skip
     child.state = "starting"
@@ -349,11 +395,19 @@ def _table(children: tuple[Child, ...]) -> "Table":
 # --- whom they run as ---
 
 
-def _owners() -> tuple[Owner, Owner]:
-    """Executor and gateway. As root they are two users; nothing is made for that."""
+def _names_broker(config: Path) -> bool:
+    """Whether it has a section of the broker's. What is wrong with it says who reads it whole."""
+    try:
+        return "broker" in tomllib.loads(config.read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+
+
+def _owners() -> tuple[Owner, Owner, Owner]:
+    """Executor, gateway and broker. As root they are users apart; nothing is made for that."""
     if os.geteuid() != 0:
         same = Owner(None, None, pwd.getpwuid(os.geteuid()).pw_name)
-        return same, same
+        return same, same, same
     executor = _user(_EXECUTOR_USER)
     if executor is None:
         executor = Owner(None, None, "root")
@@ -365,11 +419,15 @@ def _owners() -> tuple[Owner, Owner]:
     if gateway is None:
         gateway = Owner(_GATEWAY_ID, _GATEWAY_ID, f"id {_GATEWAY_ID}")
         say(f"there is no user {_GATEWAY_USER}: the gateway gets the id {_GATEWAY_ID}")
+    broker = _user(_BROKER_USER)
+    if broker is None:
+        broker = Owner(_BROKER_ID, _BROKER_ID, f"id {_BROKER_ID}")
+        say(f"there is no user {_BROKER_USER}: the broker gets the id {_BROKER_ID}")
     hidden = next((path for path in (sys.executable, __file__) if not _reachable(Path(path))), None)
     if hidden is not None:
-        gateway = Owner(None, None, "root")
-        say(f"the gateway stays root: no other user can read {hidden}")
-    return executor, gateway
+        gateway = broker = Owner(None, None, "root")
+        say(f"the gateway and the broker stay root: no other user can read {hidden}")
+    return executor, gateway, broker
 
 
 def _user(name: str) -> Owner | None:
