@@ -127,6 +127,14 @@ async def open_brokered(folder: Path, authority: trustme.CA) -> AsyncIterator[Br
                 await sandbox.aclose()
 
 
+def gateways_broker(folder: Path) -> dict[str, str]:
+    """What the settings of a gateway say of the broker in this folder."""
+    token = folder / "control-token"
+    token.touch(mode=0o600)
+    token.write_text(CONTROL_TOKEN)
+    return {"url": f"unix://{folder}/control.sock", "token_file": str(token)}
+
+
 Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

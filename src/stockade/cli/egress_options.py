@@ -1,5 +1,6 @@
 """``--allow`` and its kin: what a program may reach, and what is said of it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def policy_of(
-    allowed: tuple[str, ...], profiles: tuple[str, ...], file: str | None, *, log: bool
+    allowed: tuple[str, ...],
+    profiles: tuple[str, ...],
+    file: str | None,
+    credentials: tuple[str, ...] = (),
+    *,
+    log: bool,
 ) -> EgressPolicy:
     """The policy that the options say together. Raises ``click.UsageError``."""
     policy = NO_EGRESS
@@ -32,6 +38,7 @@ def policy_of(
                 )
             policy = policy.with_rules(*PROFILES[name])
         policy = policy.with_rules(*map(EgressRule.parse, allowed))
+        policy = replace(policy, credentials=(*policy.credentials, *credentials))
         # To see what is denied takes somebody who denies it.
         return policy.watching() if log else policy
     except InvalidRequest as error:

@@ -183,6 +183,15 @@ def _option(*names: str, section: str, **attributes: Any) -> Callable[[Any], Any
     help="Let it reach what this file says.",
 )
 @_option(
+    "--credential",
+    "credentials",
+    multiple=True,
+    metavar="NAME",
+    section="Network",
+    help="Of a service: put this credential into requests to where it was granted for; the program "
+    "never has it.  (repeatable)",
+)
+@_option(
     "--egress-log",
     is_flag=True,
     section="Network",
@@ -264,6 +273,7 @@ def run(
     allowed: tuple[str, ...],
     profiles: tuple[str, ...],
     policy_file: str | None,
+    credentials: tuple[str, ...],
     egress_log: bool,
     requirements: str | None,
     package_json: str | None,
@@ -302,7 +312,11 @@ def run(
     if detach:
         _require_detachable(host, tty, artefacts, result, as_json, packages)
     chosen = limits(ceilings)
-    egress = policy_of(allowed, profiles, policy_file, log=egress_log)
+    if credentials and host.service is None:
+        raise click.UsageError(
+            "--credential: a broker lends them, by a service: stockade --url URL run --credential ..."
+        )
+    egress = policy_of(allowed, profiles, policy_file, credentials, log=egress_log)
     targets = _targets(artefacts, result, force, as_json)
     script = _script(words, code, fresh, dashes=ctx.meta["stockade.dashes"], host=host)
     given = script.files | _sources(sources, chosen.disk_bytes, taken=script.name)

@@ -149,6 +149,8 @@ def _sandbox(sandbox: SandboxRequest) -> dict[str, Any]:
         found["tier"] = sandbox.tier
     if sandbox.egress != NO_EGRESS:
         found["egress"] = _egress(sandbox.egress)
+    if sandbox.ticket is not None:
+        found["ticket"] = sandbox.ticket
     return found
 
 

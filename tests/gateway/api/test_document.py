@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+import trustme
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import not_a_server_error
@@ -19,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from tests.broker.brokered import gateways_broker, open_brokered
 
 from stockade.api.problems import STATUS
 from stockade.gateway.api.app import create_api
@@ -110,9 +112,15 @@ async def test_the_document_says_what_can_be_answered(open_fake: OpenGateway) ->
 
 # Schemathesis's own generator, of which Hypothesis disapproves.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")
-async def test_what_schemathesis_finds(open_fake: OpenGateway) -> None:
+async def test_what_schemathesis_finds(
+    open_fake: OpenGateway, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Requests by the document and against it: no fault, no answer that is not in the document."""
-    async with open_fake() as gateway:
+    folder = tmp_path_factory.mktemp("b")
+    async with (
+        open_brokered(folder, trustme.CA()),
+        open_fake(broker=gateways_broker(folder)) as gateway,
+    ):
         key = gateway.headers()
         document = (await gateway.ask("GET", "/openapi.json")).json
         opened = await gateway.ask("POST", "/v1/sandboxes", {"lease_seconds": 600})
