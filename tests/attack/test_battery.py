@@ -11,6 +11,8 @@ from stockade.cli.attack.host_checks import Traces
 from stockade.cli.attack.model import Attack, Ruling
 from stockade.port import Tier
 
+pytestmark = pytest.mark.alone
+
 _TIERS = (Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM, Tier.VM)
 _CONTROLLED = [attack for attack in BATTERY if not attack.no_control]
 

@@ -44,7 +44,11 @@ from stockade.port import (
     Unavailable,
 )
 
-pytestmark = [pytest.mark.tier("microvm"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.tier("microvm"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 BUSY = source("print('up', flush=True)\nwhile True: pass")
 

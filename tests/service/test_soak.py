@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 _PROGRAM = """
 import asyncio, json, sys
