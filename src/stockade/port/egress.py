@@ -310,6 +310,8 @@ def _text(name: str, value: object) -> None:
 
 def network_of(text: str) -> Network | None:
     """The address or network that a text spells; ``None`` where it spells none."""
+    if "%" in text:  # a zone is one machine's own, and no part of an address
+        return None
     try:
         return ip_network(text)
     except ValueError:
