@@ -504,3 +504,30 @@ async def test_a_large_download_and_many_connections() -> None:
             assert got == 50_000_000
             for _, _, each in held:
                 each.close()
+
+
+async def test_a_caller_that_is_cancelled_twice_leaves_nothing_open() -> None:
+    async with running(policy_watched=True) as it:
+        ours, theirs = asyncio.StreamReader(), []
+
+        class Nobody(asyncio.Transport):
+            def write(self, data: bytes | bytearray | memoryview) -> None:
+                theirs.append(bytes(data))
+
+            def is_closing(self) -> bool:
+                return False
+
+            def close(self) -> None:
+                pass
+
+        protocol = asyncio.StreamReaderProtocol(ours)
+        writer = asyncio.StreamWriter(Nobody(), protocol, ours, asyncio.get_running_loop())
+        serving = asyncio.create_task(it.proxy.serve(ours, writer))
+        await asyncio.sleep(0.05)
+        serving.cancel()
+        await asyncio.sleep(0)
+        serving.cancel()
+        await asyncio.wait((serving,))
+        async with asyncio.timeout(10):
+            await it.proxy.aclose()
+        assert repr(it.proxy).startswith("<EgressProxy 0 open")

@@ -99,13 +99,14 @@ class EgressProxy:
         # A task of its own: aclose ends it, and not the caller's.
         serving = asyncio.create_task(self._guarded(reader, writer))
         self._open.add(serving)
+        # Not below: a caller that is cancelled twice never comes to the end of this.
+        serving.add_done_callback(self._open.discard)
         try:
             await asyncio.wait((serving,))
         finally:
             if not serving.done():
                 serving.cancel()
                 await asyncio.wait((serving,))
-            self._open.discard(serving)
 
     async def aclose(self) -> None:
         """End all connections."""
@@ -113,7 +114,7 @@ class EgressProxy:
         while self._open:
             for each in self._open:
                 each.cancel()
-            await asyncio.wait(self._open)
+            await asyncio.wait(set(self._open))
             await asyncio.sleep(0)
 
     async def _guarded(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
