@@ -514,11 +514,13 @@ async def test_a_caller_that_is_cancelled_twice_leaves_nothing_open() -> None:
             def write(self, data: bytes | bytearray | memoryview) -> None:
                 theirs.append(bytes(data))
 
+            closed = False
+
             def is_closing(self) -> bool:
-                return False
+                return self.closed
 
             def close(self) -> None:
-                pass
+                self.closed = True
 
         protocol = asyncio.StreamReaderProtocol(ours)
         writer = asyncio.StreamWriter(Nobody(), protocol, ours, asyncio.get_running_loop())
