@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,9 +56,17 @@ def test_when_one_dies_the_other_is_stopped_and_it_says_so(tmp_path: Path, name:
         process.wait()
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A socket's path has 107 bytes at the most, and pytest's own folders take many of them."""
+    with tempfile.TemporaryDirectory(prefix="up") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.tier("namespace")
-def test_when_up_itself_is_killed_nothing_goes_on(tmp_path: Path) -> None:
+def test_when_up_itself_is_killed_nothing_goes_on(short_path: Path) -> None:
     """There would be nobody left to stop them."""
+    tmp_path = short_path
     said = tmp_path / "said"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     with said.open("wb") as output:
@@ -71,7 +81,7 @@ def test_when_up_itself_is_killed_nothing_goes_on(tmp_path: Path) -> None:
     try:
         pids = [
             int(_until(said, rf"{one}: serves \(pid (\d+)", process)[1])
-            for one in ("executor", "gateway")
+            for one in ("broker", "executor", "gateway")
         ]
     finally:
         process.kill()
