@@ -34,8 +34,9 @@ INPUT: Final = "input"
 # In units of work, each about a nanosecond on a slow machine (docs/expressions.md says how it was
 # measured).
 _PER_NODE: Final = 150
-_PER_INPUT: Final = 16  # conversion into the library's values, and out of them
-_PER_OUTPUT: Final = 16
+_PER_INPUT: Final = 24  # conversion into the library's values, and out of them
+_PER_OUTPUT: Final = 24
+_PER_COMPARED: Final = 8
 _PER_COPY: Final = 40  # of one element, when `map` and `filter` make their list anew
 _PER_PIECE: Final = 128  # of a text that is split or replaced
 _PER_INSTRUCTION: Final = 4_000  # to compile a regular expression
@@ -110,7 +111,7 @@ class _Estimate:
 
     def charge(self, size: Size) -> None:
         """Work that is done once in every execution of what is around."""
-        self.work += self._total(size)
+        self.work += self.total(size)
 
     def peak(self, size: Size) -> float:
         """The largest that it can be."""
@@ -123,7 +124,7 @@ class _Estimate:
     def _executions(self) -> float:
         return self.frames[-1].executions if self.frames else 1.0
 
-    def _total(self, size: Size) -> float:
+    def total(self, size: Size) -> float:
         """The sum over all executions."""
         executions = self._executions()
         result = size.constant * executions
@@ -173,7 +174,7 @@ class _Estimate:
             length,
             min(self._executions() * length, MOST_ITERATIONS),
             self.peak(over.size),
-            self._total(over.size),
+            self.total(over.size),
         )
         depth = len(self.frames)
         self.frames.append(frame)
@@ -236,6 +237,20 @@ _Function = Callable[[_Called], Bound]
 def _reads(called: _Called) -> Bound:
     """It goes over its arguments once."""
     called.charge(_sum(called.bounds))
+    return _SCALAR
+
+
+def _compares(called: _Called) -> Bound:
+    """It ends with the smaller one."""
+    first, second = called.bounds[0].size, called.bounds[1].size
+    estimate = called.estimate
+    smaller = first if estimate.total(first) <= estimate.total(second) else second
+    called.charge(smaller.times(_PER_COMPARED))
+    return _SCALAR
+
+
+def _looks_through(called: _Called) -> Bound:
+    called.charge(called.bounds[1].size.times(_PER_COMPARED))
     return _SCALAR
 
 
@@ -311,8 +326,10 @@ _FUNCTIONS: Final[dict[str, _Function | None]] = {
     # None: as much work as any other node.
     **dict.fromkeys(("_&&_", "_||_", "!_", "-_", "@not_strictly_false", "type"), None),
     **dict.fromkeys(("_-_", "_*_", "_/_", "_%_"), None),
-    **dict.fromkeys(("_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in", "size"), _reads),
-    **dict.fromkeys(("int", "uint", "double", "bool", "startsWith", "endsWith"), _reads),
+    **dict.fromkeys(("_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"), _compares),
+    **dict.fromkeys(("startsWith", "endsWith"), _compares),
+    "@in": _looks_through,
+    **dict.fromkeys(("int", "uint", "double", "bool", "size"), _reads),
     **dict.fromkeys(("math.@max", "math.@min"), _joins),
     **{
         f"math.{name}": None
