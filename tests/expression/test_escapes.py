@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.expression.conftest import Evaluate
 
 from stockade.executor.expression import (
     EvaluationFailed,
@@ -13,7 +14,6 @@ from stockade.executor.expression import (
     ExpressionError,
     InvalidExpression,
 )
-from tests.expression.conftest import Evaluate
 
 # Escapes of simpleeval, asteval, RestrictedPython and smolagents' interpreter, as they are and as
 # near as CEL's syntax comes to them.
@@ -148,7 +148,9 @@ def test_a_time_zone_is_no_path(engine: ExpressionEngine, zone: str) -> None:
     assert refusal.value.rule == "time-zone"
 
 
-@pytest.mark.parametrize("source", ["timestamp(0).getHours(input)", "timestamp(0).getDate('a' + 'b')"])
+@pytest.mark.parametrize(
+    "source", ["timestamp(0).getHours(input)", "timestamp(0).getDate('a' + 'b')"]
+)
 def test_a_time_zone_is_not_computed(engine: ExpressionEngine, source: str) -> None:
     with pytest.raises(InvalidExpression) as refusal:
         engine.compile(source, tenant="one")

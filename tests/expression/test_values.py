@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.expression.conftest import Evaluate
 
 from stockade.executor.expression import (
     JSON,
@@ -17,7 +18,6 @@ from stockade.executor.expression import (
     ExpressionLimits,
     OverLimit,
 )
-from tests.expression.conftest import Evaluate
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 _JSON = st.recursive(
