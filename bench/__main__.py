@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench import (
     costs,
+    expression,
     gvisor_latency,
     gvisor_memory,
     gvisor_throughput,
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "gvisor-memory": lambda _: gvisor_memory.measure(),
     "microvm": lambda options: microvm.measure(min(options.rounds, microvm.ROUNDS)),
     "service": lambda options: service.measure(options.rounds, options.seconds),
+    "expression": lambda options: expression.measure(options.rounds),
     "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),
     "compatibility": lambda _: compatibility.measure(),
     # Last: from then on this process adopts orphans.

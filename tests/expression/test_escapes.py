@@ -11,7 +11,6 @@ from tests.expression.conftest import Evaluate
 from stockade.executor.expression import (
     EvaluationFailed,
     ExpressionEngine,
-    ExpressionError,
     InvalidExpression,
 )
 
@@ -110,8 +109,9 @@ PYTHON_ESCAPES = (
 
 @pytest.mark.parametrize("source", PYTHON_ESCAPES)
 def test_a_known_escape_has_no_value(evaluate: Evaluate, source: str) -> None:
-    with pytest.raises((InvalidExpression, EvaluationFailed)):
+    with pytest.raises((InvalidExpression, EvaluationFailed)) as failure:
         evaluate(source, {"a": 1, "b": "text", "c": [1]})
+    assert str(failure.value).isprintable()
 
 
 def test_a_name_is_only_ever_a_key(evaluate: Evaluate) -> None:
@@ -190,12 +190,3 @@ def test_the_result_is_not_shared_between_calls(engine: ExpressionEngine) -> Non
     assert isinstance(first, dict)
     first["a"] = "changed"
     assert expression.evaluate(None) == {"a": [1]}
-
-
-def test_every_escape_ends_with_an_error_of_ours(engine: ExpressionEngine) -> None:
-    """None comes through as an exception that a caller does not expect."""
-    for source in PYTHON_ESCAPES:
-        try:
-            engine.compile(source, tenant="one").evaluate({"a": 1})
-        except ExpressionError as error:
-            assert str(error).isprintable()

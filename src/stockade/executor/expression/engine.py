@@ -1,6 +1,5 @@
 """Compiles expressions, keeps them, evaluates them."""
 
-import hashlib
 import re
 import threading
 from collections import OrderedDict
@@ -33,6 +32,7 @@ _MOST_PLACES: Final = 3
 _MISTAKE: Final = re.compile(
     r"ERROR: <input>:(-?\d+):(-?\d+): (.*?)(?=\n \| |\nERROR: |$)", re.DOTALL
 )
+_NO_CHARACTER: Final = re.compile("[\0\ud800-\udfff]")
 _STATUS: Final = re.compile(r"\A[A-Z_]+: |(?: \[[A-Z_]+\])\Z")
 _RULES: Final = (
     ("Syntax error", "syntax"),
@@ -75,6 +75,8 @@ class Expression:
             made = result.plain_value()
         except RuntimeError as error:
             raise self._failure(str(error)) from None
+        if made is None or type(made) is bool:
+            return made
         # An error is a value too, and as a plain one a text.
         if type(made) is str and result.type() == cel.Type.ERROR:
             raise self._failure(made)
@@ -148,7 +150,7 @@ class ExpressionEngine:
             ],
         )
         # Tenants and the expressions of each, the least recently used first.
-        self._kept: OrderedDict[str, OrderedDict[bytes, Expression]] = OrderedDict()
+        self._kept: OrderedDict[str, OrderedDict[str, Expression]] = OrderedDict()
         self._nodes_kept = 0
         self._lock = threading.Lock()
 
@@ -161,16 +163,16 @@ class ExpressionEngine:
 
         Raises :class:`InvalidExpression`.
         """
-        encoded = self._check_source(source)
-        key = hashlib.sha256(encoded).digest()
+        self._check_length(source)
         with self._lock:
             own = self._kept.get(tenant)
-            if own is not None and (found := own.get(key)) is not None:
-                own.move_to_end(key)
+            if own is not None and (found := own.get(source)) is not None:
+                own.move_to_end(source)
                 self._kept.move_to_end(tenant)
                 return found
+            _check_characters(source)
             expression = self._compile(source)
-            self._keep(tenant, key, expression)
+            self._keep(tenant, expression)
             return expression
 
     def forget(self, tenant: str) -> None:
@@ -179,23 +181,13 @@ class ExpressionEngine:
             for expression in self._kept.pop(tenant, {}).values():
                 self._nodes_kept -= expression.nodes
 
-    def _check_source(self, source: str) -> bytes:
-        if not isinstance(source, str):
+    def _check_length(self, source: str) -> None:
+        if type(source) is not str:
             raise InvalidExpression(1, 1, "source", "it is no text")
-        if len(source) > self._limits.source_characters:
-            raise InvalidExpression(
-                1,
-                1,
-                "length",
-                f"it has {len(source)} characters; at most "
-                f"{self._limits.source_characters} are accepted",
-            )
-        for index, character in enumerate(source):
-            if character == "\0" or "\ud800" <= character <= "\udfff":
-                line = source.count("\n", 0, index) + 1
-                column = index - source.rfind("\n", 0, index)
-                raise InvalidExpression(line, column, "source", f"{character!r} is no character")
-        return source.encode()
+        most = self._limits.source_characters
+        if len(source) > most:
+            sentence = f"it has {len(source)} characters; at most {most} are accepted"
+            raise InvalidExpression(1, 1, "length", sentence)
 
     def _compile(self, source: str) -> Expression:
         try:
@@ -216,10 +208,10 @@ class ExpressionEngine:
                 f"whatever its input is, it could take more than {self._limits.work} steps",
             )
 
-    def _keep(self, tenant: str, key: bytes, expression: Expression) -> None:
+    def _keep(self, tenant: str, expression: Expression) -> None:
         own = self._kept.setdefault(tenant, OrderedDict())
         self._kept.move_to_end(tenant)
-        own[key] = expression
+        own[expression.source] = expression
         self._nodes_kept += expression.nodes
         while len(own) > 1 and (
             len(own) > self._limits.cached
@@ -229,6 +221,13 @@ class ExpressionEngine:
         while self._nodes_kept > self._limits.cached_nodes_together and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
             self._nodes_kept -= sum(kept.nodes for kept in dropped.values())
+
+
+def _check_characters(source: str) -> None:
+    if found := _NO_CHARACTER.search(source):
+        line = source.count("\n", 0, found.start()) + 1
+        column = found.start() - source.rfind("\n", 0, found.start())
+        raise InvalidExpression(line, column, "source", f"{found[0]!r} is no character")
 
 
 def _invalid(said: str) -> InvalidExpression:
