@@ -77,6 +77,9 @@ _GROWS = (
     "input.l.all(x, timestamp('2026-01-01T00:00:00Z').getHours('Europe/Berlin') > 9)",
     "input.l.map(x, {'a': input, 'b': input})",
     "input.l.map(x, string(x) + string(x))",
+    # A loop's variable may be called as the input is; ".input" is the input all the same.
+    "['a'].map(input, .input.l.map(x, .input.l))",
+    "cel.bind(input, 1, [.input, .input].map(x, [x, x]).map(x, [x, x]).map(x, [x, x]))",
     "strings.quote(strings.quote(strings.quote(input.s)))",
 )
 

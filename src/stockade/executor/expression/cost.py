@@ -143,11 +143,7 @@ class _Estimate:
             case Constant():
                 return Bound(Size(PER_VALUE + node.size))
             case Name(name=name):
-                if name in self.scope:
-                    return self.scope[name]
-                if name == INPUT:
-                    return Bound(Size(self.measure.size), self.measure.longest)
-                return _SCALAR  # a type
+                return self._named(name)
             case Select():
                 return self.of(node.operand)
             case Collection(parts=parts, is_list=is_list):
@@ -163,6 +159,16 @@ class _Estimate:
                 return _SCALAR if price is None else price(_Called(self, node, bounds))
             case Loop():
                 return self._loop(node)
+
+    def _named(self, name: str) -> Bound:
+        own = self.scope.get(name.lstrip("."))
+        # ".input" is the input even where a loop's variable is called so too.
+        if own is not None and name != INPUT and not name.startswith("."):
+            return own
+        whole = Bound(Size(self.measure.size), self.measure.longest)
+        if own is None:  # the input, or the name of a type, which is smaller
+            return whole
+        return Bound(own.size.plus(whole.size), max(own.longest, whole.longest))
 
     def _loop(self, node: Loop) -> Bound:
         initial = self.of(node.initial)

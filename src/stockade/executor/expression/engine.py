@@ -46,14 +46,16 @@ _ARITHMETIC: Final = frozenset({"_+_", "_-_", "_*_", "_/_", "_%_", "-_"})
 class Expression:
     """A compiled expression. :class:`ExpressionEngine` makes it."""
 
-    __slots__ = ("_admitted", "_limits", "_program", "_tree", "source")
+    __slots__ = ("_admitted", "_largest", "_limits", "_program", "_tree", "source")
 
     def __init__(self, source: str, program: Any, tree: Tree, limits: ExpressionLimits) -> None:
         self.source = source
         self._program = program
         self._tree = tree
         self._limits = limits
+        # Of the size of an input and of its longest list: the numbers of their binary digits.
         self._admitted: set[tuple[int, int]] = set()
+        self._largest: dict[tuple[int, int], Measure] = {}
 
     def __repr__(self) -> str:
         return f"<Expression {self.source!r:.60}>"
@@ -87,16 +89,23 @@ class Expression:
         steps = measure.size.bit_length(), measure.longest.bit_length()
         if steps in self._admitted:
             return
-        # What holds for the largest of a kind holds for all of it.
-        if self._costs(Measure(1 << steps[0], 1 << steps[1])) <= self._limits.work:
-            self._admitted.add(steps)
-        elif self._costs(measure) > self._limits.work:
+        # What holds for the largest of a kind holds for all of it; else each is looked at.
+        known = self._largest.get(steps)
+        if known is None:
+            if self._costs(Measure(1 << steps[0], 1 << steps[1])) <= self._limits.work:
+                self._admitted.add(steps)
+                return
+            known = self._largest[steps] = Measure(0, 0)
+        if measure.size <= known.size and measure.longest <= known.longest:
+            return
+        if self._costs(measure) > self._limits.work:
             raise OverLimit(
                 "work",
                 f"with an input of {measure.size} bytes, whose longest list has {measure.longest} "
                 f"elements, it could take more than {self._limits.work} steps: make the input "
                 "smaller or the expression simpler",
             )
+        self._largest[steps] = measure
 
     def _costs(self, measure: Measure) -> float:
         return worst_case(self._tree.root, measure)
