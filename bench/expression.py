@@ -11,9 +11,19 @@ from pathlib import Path
 from typing import Final
 
 from bench.contestants import VENV
-from bench.report import Promise, Report, Summary, Table, absent_row, ratio
+from bench.report import (
+    Promise,
+    Report,
+    Summary,
+    Table,
+    absent_row,
+    mebibytes,
+    milliseconds,
+    ratio,
+)
 
 PROGRAM: Final = Path(__file__).parent / "programs" / "expressions.py"
+WORST: Final = Path(__file__).parent / "programs" / "worst_expressions.py"
 OURS: Final = "stockade"
 TARGET_SECONDS: Final = 20e-6
 WORKLOADS: Final = ("condition", "mapping")
@@ -62,8 +72,13 @@ class _Peer:
         return (said.strip().splitlines() or ["it ended"])[-1]
 
 
-async def measure(rounds: int = 100, only: Collection[str] = ()) -> Report:
-    """All of them in turns, in a random order per round."""
+async def measure(
+    rounds: int = 100, only: Collection[str] = (), worst: int | None = None
+) -> Report:
+    """All of them in turns, in a random order per round.
+
+    ``worst``: of so many of the worst cases only.
+    """
     samples: dict[str, dict[str, list[float]]] = {}
     absent: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
@@ -92,6 +107,32 @@ async def measure(rounds: int = 100, only: Collection[str] = ()) -> Report:
         },
         absent,
         rounds,
+        _measure_worst(worst),
+    )
+
+
+def _measure_worst(most: int | None) -> Table:
+    """Each in a process of its own, which says at the end of the list that there is no more."""
+    rows: list[tuple[str, ...]] = []
+    while most is None or len(rows) < most:
+        ended = subprocess.run(
+            [sys.executable, str(WORST), str(len(rows))],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "IndexError" in ended.stderr:
+            break
+        source, kind, size, seconds, memory = json.loads(ended.stdout)
+        rows.append((source, kind, str(size), milliseconds(seconds), mebibytes(memory)))
+    return Table(
+        "The most that the estimate of an expression admits",
+        ("expression", "over", "of", "CPU ms", "memory MiB"),
+        tuple(rows),
+        (
+            "The largest input of its kind that each is evaluated with: of a text its characters, "
+            "else its elements. Memory is what the process needed more at that moment.",
+        ),
     )
 
 
@@ -109,7 +150,7 @@ def _start(library: str) -> _Peer:
 
 
 def _report(
-    summaries: dict[str, dict[str, Summary]], absent: dict[str, str], rounds: int
+    summaries: dict[str, dict[str, Summary]], absent: dict[str, str], rounds: int, worst: Table
 ) -> Report:
     ours = summaries[OURS]
     rows = [
@@ -139,6 +180,7 @@ def _report(
                     "`map`.",
                 ),
             ),
+            worst,
         ),
         (
             Promise(
