@@ -162,6 +162,20 @@ ESCAPES = {
         "import zipimport",
         "import antigravity",
     ),
+    "ours": (
+        "t = '{0.__class__}'\ngetattr(t, 'format')(1)",
+        "match '{0.__class__}':\n    case str(format=f):\n        f(1)",
+        "class S(str):\n    def f(self):\n        return super().format(1)",
+        "class S(str):\n    pass\nS.format('{0.__class__}', 1)",
+        "import functools\n@functools.singledispatch\ndef f(x):\n    pass\n"
+        "@f.register\ndef g(x: \"__import__('os').system('id')\"):\n    pass",
+        "from functools import singledispatchmethod",
+        "import functools\nfunctools.update_wrapper(f, g, ('__globals__',))",
+        "import json as j, statistics as j\nj.sys",
+        "import json as j\nfrom enum import Enum as j\nj.mro()",
+        "from urllib import parse\nfrom json import loads as parse",
+        "import json\njson.f_globals",
+    ),
     "spellings": (
         "().__\uff43lass__",
         "().__\U0001d4b8lass__",

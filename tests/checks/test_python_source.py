@@ -54,6 +54,16 @@ def test_a_finding_says_where_what_and_what_instead() -> None:
     ]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_places_hold_for_every_end_of_a_line(end: str) -> None:
+    source = end.join(("x = 1", "", "y = ('\u00e9', eval)", ""))
+    assert found(source) == [(3, 11, "name")]
+
+
+def test_a_comment_further_down_names_no_encoding() -> None:
+    assert found("x = 1\n\n# the coding: of this is odd") == []
+
+
 def test_findings_come_in_the_order_of_the_source_and_are_bounded() -> None:
     source = "".join(f"x{i}.__class__\n" for i in range(1000))
     assert found(source) == [(i, 1, "dunder") for i in range(1, 51)]
@@ -71,7 +81,9 @@ def test_findings_come_in_the_order_of_the_source_and_are_bounded() -> None:
         (b"# coding: unicode_escape\n# \\u000aimport os", 1, 1, "encoding"),
         (b"\xef\xbb\xbf# coding: rot13\n", 1, 1, "encoding"),
         (b"\x0c# coding=utf-16\n", 1, 1, "encoding"),
-        (b"#\r# coding: utf-16\n", 2, 1, "encoding"),
+        (b"#\r# coding: utf-16\n", 1, 1, "encoding"),
+        (b"#\r\r\r# coding: utf-16\n", 1, 1, "encoding"),
+        (b"#" + b" " * 9000 + b"coding: utf-16\n", 1, 1, "encoding"),
         (b"x = 1\ny = = 2\n", 2, 5, "syntax"),
         (b"def f(:\n", 1, 7, "syntax"),
         (b"  x = 1\n y = 2", 1, 1, "syntax"),

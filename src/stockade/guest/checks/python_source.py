@@ -96,6 +96,9 @@ REFUSED_MEMBERS = frozenset(
         *("io.open_code", "io.FileIO", "io.OpenWrapper", "typing.get_type_hints"),
         *("typing.ForwardRef", "typing.evaluate_forward_ref", "dataclasses.make_dataclass"),
         *("enum.EnumMeta", "enum.EnumType", "functools.partialmethod", "abc.ABCMeta"),
+        # They evaluate annotations that are texts, and copy attributes by name.
+        *("functools.singledispatch", "functools.singledispatchmethod"),
+        *("functools.update_wrapper", "functools.WRAPPER_ASSIGNMENTS"),
         # Modules under another name: enum.bltns is builtins.
         *("enum.bltns", "typing.stdlib_re", "json.decoder", "json.encoder", "json.scanner"),
         *("html.entities", "dataclasses.FunctionType", "contextlib.MethodType"),
@@ -128,6 +131,7 @@ DEFINABLE = frozenset(
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _UTF_8 = frozenset((b"utf-8", b"utf8", b"utf_8", b"u8"))
 _BOM = b"\xef\xbb\xbf"
+_NEW_LINE = re.compile(r"\r\n|\r|\n")
 # Pieces of a format field that are attributes or items by name.
 _FIELD = re.compile(r"\.([^.\[]*)|\[([^\]]*)\]")
 
@@ -257,9 +261,11 @@ def _decode(source: bytes, policy: Policy, findings: Findings) -> str | None:
         return None
     if source.startswith(_BOM):
         source = source[len(_BOM) :]
-    # Python looks at the first two lines; whatever it takes for the end of one, they are in here.
-    for number, line in enumerate(re.split(rb"\r\n|[\r\n]", source[:4096])[:4], 1):
-        cookie = _COOKIE.match(line)
+    # Python looks at the first two lines: whatever it takes for the end of one, they are in here.
+    lines = [*enumerate(source.split(b"\n", 2)[:2], 1)]
+    lines += enumerate(re.split(rb"\r\n|\r|\n", source, maxsplit=2)[:2], 1)
+    for number, content in lines:
+        cookie = _COOKIE.match(content)
         if cookie and cookie.group(1).lower() not in _UTF_8:
             named = cookie.group(1)[:40].decode("ascii", "replace")
             findings.add(
@@ -302,7 +308,7 @@ class _Reader:
     """Goes over one tree."""
 
     def __init__(self, text: str, policy: Policy, findings: Findings) -> None:
-        self._lines = text.split("\n")
+        self._lines = _NEW_LINE.split(text)
         self._policy = policy
         self._findings = findings
         # Name in the source to the modules that it stands for. "import a.b" makes it a.
@@ -366,8 +372,7 @@ class _Reader:
         for alias in node.names:
             if not self._allowed_module(node, alias.name):
                 continue
-            name = alias.asname or alias.name.partition(".")[0]
-            self._modules.setdefault(name, set()).add(alias.name)
+            self._bind(node, alias.asname or alias.name.partition(".")[0], alias.name)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -381,9 +386,16 @@ class _Reader:
             if alias.name == "*":
                 self._add(node, "import", "'*' hides what is imported", "name what you need")
             elif whole in self._policy.imports:  # from urllib import parse
-                self._modules.setdefault(alias.asname or alias.name, set()).add(whole)
+                self._bind(node, alias.asname or alias.name, whole)
             elif self._allowed_module(node, module):
                 self._member(node, module, alias.name)
+
+    def _bind(self, node: ast.AST, name: str, module: str) -> None:
+        """A name stands for one module, or for a package of which several were imported."""
+        modules = self._modules.setdefault(name, set())
+        modules.add(module)
+        if len(modules) > 1 and any(each.partition(".")[0] != name for each in modules):
+            self._add(node, "shadowed", "%r is the name of two modules" % name, "take another name")
 
     def _allowed_module(self, node: ast.AST, module: str) -> bool:
         if module in self._policy.imports:
@@ -396,7 +408,9 @@ class _Reader:
     def _member(self, node: ast.AST, module: str, name: str) -> None:
         """What may be taken out of a module: nothing private, and no other module."""
         whole = "%s.%s" % (module, name)
-        if name.startswith("_"):
+        if name in INTERNAL_ATTRIBUTES:
+            self._add(node, "internal", "%s leads into the interpreter" % whole, "do without it")
+        elif name.startswith("_"):
             self._add(node, "private", "%s is private" % whole, "use what %s documents" % module)
         elif whole in self._policy.refused_members or _within(whole, self._policy.refused_members):
             self._add(
@@ -457,8 +471,7 @@ class _Reader:
                 "name the attribute, or use a dict",
             )
             return
-        # At run time a name is looked up as it is written: here it is not folded by the parser.
-        self._attribute(call, attribute.value)
+        self._named_attribute(call, attribute.value)
         first = call.args[0]
         if isinstance(first, ast.Name) and first.id in self._modules:
             self._module_value(first, first.id)
@@ -539,6 +552,13 @@ class _Reader:
                 node, "private", "the attribute %r is private" % folded, "use what is documented"
             )
 
+    def _named_attribute(self, node: ast.AST, name: str) -> None:
+        """An attribute of nobody knows what: getattr(x, "name"), ``case C(name=y)``."""
+        if name == "format":
+            self._any_format(node, name)
+        else:
+            self._attribute(node, name)
+
     def _calls_base(self, node: ast.AST, name: str) -> bool:
         """Whether this is ``super().__init__(...)`` or the like."""
         call = self._parents.get(node)
@@ -566,10 +586,13 @@ class _Reader:
                         "pass what it is to show",
                     )
             return
+        self._any_format(node, node.attr)
+
+    def _any_format(self, node: ast.AST, name: str) -> None:
         self._add(
             node,
             "format",
-            "%s on a text that is not written here: it can read any attribute" % node.attr,
+            "%s on a text that is not written here: it can read any attribute" % name,
             "use an f-string, or '...'.format(...) on a literal",
         )
 
@@ -598,9 +621,15 @@ class _Reader:
 
     def _judge_pattern(self, node: Any) -> None:
         for name in node.kwd_attrs:
-            self._attribute(node, name)
+            self._named_attribute(node, name)
 
     def _judge_alias(self, node: ast.alias) -> None:
+        parent = self._parents.get(node)
+        name = node.asname or node.name
+        if isinstance(parent, ast.ImportFrom):
+            whole = "%s.%s" % (parent.module, node.name)
+            if name in self._modules and self._modules[name] != {whole}:
+                self._add(node, "shadowed", "%r is the name of a module" % name, "name it anew")
         if node.asname:
             self._defined(node, node.asname, frozenset())
 
