@@ -14,6 +14,7 @@ from rich.console import Console
 from bench import (
     costs,
     egress,
+    expression,
     gvisor_latency,
     gvisor_memory,
     gvisor_throughput,
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "microvm": lambda options: microvm.measure(min(options.rounds, microvm.ROUNDS)),
     "service": lambda options: service.measure(options.rounds, options.seconds),
     "egress": lambda options: egress.measure(options.rounds),
+    "expression": lambda options: expression.measure(options.rounds),
     "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),
     "compatibility": lambda _: compatibility.measure(),
     # Last: from then on this process adopts orphans.

@@ -1,0 +1,173 @@
+"""Checks a tool's source before it runs: in a sandbox, for a parser can be attacked as well.
+
+Defence in depth and no boundary (docs/source-checks.md). What comes back was said by a guest: a
+source that takes over the checker says that it is clean, and is then run behind the same
+boundary as if nobody had looked. It is read as anything of a guest's: bounded and typed.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from stockade.executor.namespace.image import guest_folder
+from stockade.executor.wire import WireViolation
+from stockade.executor.wire.bounded_json import load_object
+from stockade.port import (
+    KIB,
+    MIB,
+    NO_EGRESS,
+    Execution,
+    ExecutionEnvironment,
+    ExecutionRequest,
+    InvalidRequest,
+    Limits,
+    Outcome,
+    PythonSource,
+    SandboxLost,
+    SandboxRequest,
+    Unavailable,
+)
+
+MOST_FINDINGS: Final = 200
+LARGEST_SOURCE: Final = 4 * MIB
+CHECK_LIMITS: Final = Limits(
+    wall_seconds=20.0,
+    cpu_seconds=15.0,
+    cpus=1.0,
+    memory_bytes=512 * MIB,
+    processes=16,
+    disk_bytes=1 * MIB,
+    output_bytes=64 * KIB,
+    result_bytes=256 * KIB,
+    artefact_bytes=0,
+    record_bytes=4 * KIB,
+)
+
+_LARGEST_POLICY: Final = 60 * KIB
+_LONGEST_SENTENCE: Final = 300
+_LONGEST_LINE: Final = 1 << 31
+_RULE: Final = re.compile(r"[a-z][a-z-]{0,39}")
+_FIELDS: Final = frozenset({"line", "column", "rule", "sentence", "suggestion"})
+_CHECKER: Final = "checker"
+"""The rule of a finding that is ours: the source could not be checked."""
+
+# Not the tool's doing: there is nothing to correct in the source.
+_OURS: Final = frozenset({Outcome.LOST, Outcome.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in a source that its policy does not allow."""
+
+    line: int
+    """From 1, as the column, which counts characters."""
+    column: int
+    rule: str
+    """A stable word: ``import``, ``dunder``, ``dynamic``, ``syntax``."""
+    sentence: str
+    suggestion: str
+    """What to do instead; may be empty."""
+
+
+async def check_python(
+    environment: ExecutionEnvironment,
+    source: bytes | str,
+    policy: Mapping[str, object] | None = None,
+    *,
+    sandbox: SandboxRequest | None = None,
+) -> list[Finding]:
+    """What a policy (docs/source-checks.md) does not allow in a Python source; empty where all is.
+
+    Of ``sandbox`` count the tenant, the trust level and the tier. A source that cannot be checked,
+    for it is too large, too deep, or brings the checker down, has a finding that says so. Raises
+    :class:`InvalidRequest` for a wrong policy, :class:`Unavailable` or :class:`SandboxLost` where
+    there was no sandbox.
+    """
+    written = _written(policy)
+    # Half a surrogate pair is no UTF-8; the checker says where it stands.
+    content = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else bytes(source)
+    if len(content) > LARGEST_SOURCE:
+        return [_refused(f"it has {len(content)} bytes; at most {LARGEST_SOURCE} are looked at")]
+    execution = await environment.run(
+        ExecutionRequest(PythonSource(_program())),
+        replace(sandbox or SandboxRequest(), limits=CHECK_LIMITS, egress=NO_EGRESS),
+        stdin=written + b"\n" + content,
+    )
+    if execution.outcome in _OURS:
+        raise SandboxLost(f"the source was not checked: {execution.detail}")
+    if execution.outcome is Outcome.UNAVAILABLE:
+        raise Unavailable(execution.detail)
+    if not execution.ok:
+        return [_refused(f"the checker did not come to an end with it: {execution.outcome}")]
+    try:
+        return _read(execution)
+    except WireViolation as error:
+        return [_refused(f"the checker did not answer with findings: {error}")]
+
+
+@cache
+def _program() -> bytes:
+    return (guest_folder() / "checks" / "python_source.py").read_bytes()
+
+
+def _written(policy: Mapping[str, object] | None) -> bytes:
+    try:
+        written = json.dumps(dict(policy or {}), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest("policy", f"it is no JSON object: {error}") from None
+    if len(written) > _LARGEST_POLICY:
+        raise InvalidRequest("policy", f"{len(written)} bytes exceed {_LARGEST_POLICY}")
+    return written
+
+
+def _refused(sentence: str) -> Finding:
+    return Finding(1, 1, _CHECKER, _plain(sentence), "make it smaller or simpler")
+
+
+def _read(execution: Execution) -> list[Finding]:
+    """Raises :class:`WireViolation` for whatever the checker would not say."""
+    said = load_object(execution.result or b"", "the result", CHECK_LIMITS.result_bytes)
+    if set(said) == {"policy"}:
+        raise InvalidRequest("policy", _text(said["policy"]))
+    findings = said.get("findings")
+    if set(said) != {"findings"} or type(findings) is not list:
+        raise WireViolation("the result: no list of findings")
+    if len(findings) > MOST_FINDINGS:
+        raise WireViolation(f"the result: more than {MOST_FINDINGS} findings")
+    return [_finding(item) for item in findings]
+
+
+def _finding(item: object) -> Finding:
+    if type(item) is not dict or set(item) != _FIELDS:
+        raise WireViolation("the result: a finding that is none")
+    rule = _text(item["rule"])
+    if not _RULE.fullmatch(rule):
+        raise WireViolation("the result: a finding's rule that is none")
+    return Finding(
+        _position(item["line"]),
+        _position(item["column"]),
+        rule,
+        _text(item["sentence"]),
+        _text(item["suggestion"]),
+    )
+
+
+def _position(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= _LONGEST_LINE:
+        raise WireViolation("the result: a place that is none")
+    return value
+
+
+def _text(value: object) -> str:
+    if type(value) is not str or len(value) > _LONGEST_SENTENCE:
+        raise WireViolation("the result: a text that is none, or too long")
+    return _plain(value)
+
+
+def _plain(text: str) -> str:
+    # It is shown to people and written into logs: no line ends, no escapes for a terminal.
+    shown = "".join(c if c.isprintable() else "�" for c in text)
+    return shown[:_LONGEST_SENTENCE]

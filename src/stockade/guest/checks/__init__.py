@@ -1,0 +1,1 @@
+"""Programs that look at a tool's source without running it. Each runs inside a sandbox."""

@@ -1,0 +1,1 @@
+"""The expression tier's engine."""
