@@ -312,6 +312,11 @@ def run(
     if detach:
         _require_detachable(host, tty, artefacts, result, as_json, packages)
     chosen = limits(ceilings)
+    if packages.anything and host.service is not None:
+        raise click.UsageError(
+            "--requirements, --package-json: are for sandboxes of this machine; a service gives no "
+            "workspace out that packages were installed in"
+        )
     if credentials and host.service is None:
         raise click.UsageError(
             "--credential: a broker lends them, by a service: stockade --url URL run --credential ..."

@@ -168,16 +168,23 @@ class _Plan:
                 os.chown(path, owner.uid, owner.gid)
 
     def _development(self, port: int, tiers: tuple[str, ...]) -> Path:
+        from stockade.executor.egress.opening import PUBLIC_NETWORKS_VARIABLE
+
         home = self.folder / "gateway"
+        # As for an executor that is embedded.
+        named = os.environ.get(PUBLIC_NETWORKS_VARIABLE, "")
+        networks = json.dumps([text.strip() for text in named.split(",") if text.strip()])
         lines = [
             "[executor]",
             f"listen = {json.dumps(f'unix:{self.socket}')}",
+            f"egress_public_networks = {networks}",
             'auth_mode = "dev"',
             *([f"tiers = {json.dumps(list(tiers))}"] if tiers else []),
             "[executor.broker]",
             f"address = {json.dumps(f'unix:{self.folder}/data/socket')}",
             f"token_file = {json.dumps(f'{self.folder}/executor/data-token')}",
             "[broker]",
+            f"public_networks = {networks}",
             f"database = {json.dumps(f'{self.folder}/broker/broker.db')}",
             f"key_file = {json.dumps(f'{self.folder}/broker/key')}",
             "[broker.control]",
@@ -211,12 +218,16 @@ class _Plan:
     def _make_key(self, home: Path) -> str:
         from stockade.gateway.database import Database
         from stockade.gateway.keys import Keys, Scope
+        from stockade.gateway.policy import PUBLIC
         from stockade.gateway.tenants import Tenants
 
         database = Database.open(f"sqlite:///{home}/gateway.db")
         try:
             database.migrate()
-            tenant = Tenants(database).ensure_dev()
+            tenants = Tenants(database)
+            tenant = tenants.ensure_dev()
+            # Each sandbox still has nothing that its own request does not grant.
+            tenants.set(tenant.name, policy=tenant.policy.model_copy(update={"egress": (PUBLIC,)}))
             _, key = Keys(database).create(tenant.name, Scope, name="stockade up")
         finally:
             database.close()
