@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.client.peer import STARTED, Exchange, Peer, Play, serving
 
-from stockade.api.frames import FrameType, encode
+from stockade.api.frames import FrameType, encode, encode_record
 from stockade.api.problems import Code, Problem
 from stockade.port import (
     Artefact,
@@ -80,9 +80,23 @@ def refusing(problem: Problem) -> Play:
 
 
 def test_run_is_the_same(stockade: Stockade) -> None:
-    play = answering(
-        OK, encode(FrameType.STDOUT, b"out\n"), encode(FrameType.STDERR, b"\x1b[31merr\n")
-    )
+    came = asyncio.Event()
+
+    async def play(exchange: Exchange) -> None:
+        if exchange.asked.path == "/v1/executions":
+            await exchange.frames(
+                STARTED,
+                encode(FrameType.STDOUT, b"out\n"),
+                encode(FrameType.STDERR, b"\x1b[31merr\n"),
+            )
+            await came.wait()  # an execution that ends before its input was sent gets none
+            for piece in encode_record(OK):
+                await exchange.chunk(piece)
+            await exchange.end()
+        else:
+            came.set()
+            await exchange.answer(204)
+
     with service(play) as peer:
         ended = stockade("--url", peer.url, "run", "-c", "print('out')", "a", stdin=b"in")
         assert (ended.code, ended.out, ended.err) == (0, b"out\n", b"\x1b[31merr\n")
