@@ -9,6 +9,7 @@ import pytest
 
 from stockade.port import (
     Command,
+    ExpressionSource,
     Limits,
     PythonScript,
     PythonSource,
@@ -17,6 +18,7 @@ from stockade.port import (
     TrustLevel,
 )
 from stockade.port.fake import Call, Scripted, cat
+from stockade.port.policy import STRENGTH
 
 Stockade = Callable[..., Any]
 
@@ -355,7 +357,8 @@ def test_a_trust_level_is_asked_for(stockade: Stockade, level: TrustLevel) -> No
 
 def test_only_the_tiers_that_may_serve_are_opened(stockade: Stockade) -> None:
     """A call does not wait for a tier that cannot be chosen."""
-    assert set(stockade("run", "-c", "").opened) == set(Tier) - {Tier.VM}
+    assert set(stockade("run", "-c", "").opened) == {*STRENGTH} - {Tier.VM}
+    assert stockade("run", "-e", "1").opened == (Tier.EXPRESSION,)
     assert stockade("run", "--trust", "regulated", "-c", "").opened == (Tier.VM,)
     assert stockade("run", "--tier", "namespace", "-c", "").opened == (Tier.NAMESPACE,)
     assert Tier.NAMESPACE not in stockade("run", "--trust", "hostile", "-c", "").opened
@@ -413,7 +416,7 @@ def test_little_memory_alone_is_no_contradiction(stockade: Stockade) -> None:
         ("--result-limit", "2G", "it must be 0 to 1G"),
         ("--artefact-limit", "1e9", "is no unit"),
         ("--record-limit", "1G", "it must be 0 to 256M"),
-        ("--tier", "microscope", "is none of: namespace, gvisor"),
+        ("--tier", "microscope", "is none of: expression, wasm, namespace, gvisor"),
         ("--trust", "me", "is none of: reviewed, untested, hostile"),
     ],
 )
@@ -432,3 +435,16 @@ def test_a_terminal_needs_one(stockade: Stockade) -> None:
     assert ended.code == 64
     assert "must both be a terminal" in ended.said
     assert stockade("run", "--no-tty", "-c", "").call.request.terminal is None
+
+
+def test_an_expression_is_evaluated_and_its_value_shown(stockade: Stockade) -> None:
+    ended = stockade("run", "-e", "input.a", stdin=b"{}", script=[Scripted(result=b"41")])
+    assert ended.call.request.program == ExpressionSource("input.a")
+    assert (ended.code, ended.out) == (0, b"41\n")
+
+
+@pytest.mark.parametrize("others", [("a.py",), ("-c", "1"), ("--fresh",)])
+def test_an_expression_is_a_program_of_its_own(stockade: Stockade, others: tuple[str, ...]) -> None:
+    ended = stockade("run", "-e", "1", *others)
+    assert ended.code == 64
+    assert "program of its own" in ended.said

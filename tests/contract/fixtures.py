@@ -26,13 +26,14 @@ from stockade.gateway.tenants import Tenants
 from stockade.port import ExecutionEnvironment, Tier
 from stockade.port.fake import Call, FakeEnvironment, Scripted
 from stockade.port.limits import _LARGEST
+from stockade.port.policy import STRENGTH
 from stockade.serving import BoundedServer, Bounds, Listening
 
 from .traits import TRAITS, Traits
 
 Play = Callable[[Call], Awaitable[Scripted]]
 
-REAL = [pytest.param(tier, marks=pytest.mark.tier(tier.value), id=tier.value) for tier in Tier]
+REAL = [pytest.param(tier, marks=pytest.mark.tier(tier.value), id=tier.value) for tier in STRENGTH]
 
 # One that nobody takes costs gVisor half a second.
 PARKED = {Tier.NAMESPACE: 2, Tier.GVISOR: 1, Tier.MICROVM: 1, Tier.VM: 0}

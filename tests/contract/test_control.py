@@ -21,6 +21,7 @@ from stockade.port import (
     Unavailable,
 )
 from stockade.port.fake import Call, FakeEnvironment, Scripted
+from stockade.port.policy import STRENGTH
 
 from .fixtures import Port, open_tier
 from .kit import (
@@ -385,7 +386,10 @@ async def opened(kind: str) -> AsyncIterator[ExecutionEnvironment]:
         yield environment
 
 
-KINDS = ["fake", *(pytest.param(tier.value, marks=pytest.mark.tier(tier.value)) for tier in Tier)]
+KINDS = [
+    "fake",
+    *(pytest.param(tier.value, marks=pytest.mark.tier(tier.value)) for tier in STRENGTH),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -35,7 +35,7 @@ async def test_a_level_is_served_by_a_tier_that_is_strong_enough_or_refused(
         assert level is not TrustLevel.HOSTILE or served in OWN_KERNEL
 
 
-@pytest.mark.parametrize("tier", Tier)
+@pytest.mark.parametrize("tier", STRENGTH)
 async def test_a_named_tier_is_that_one_or_a_refusal(port: Port, tier: Tier) -> None:
     served = await tier_of(port, SandboxRequest(tier=tier))
     if isinstance(served, Unavailable):
@@ -45,7 +45,7 @@ async def test_a_named_tier_is_that_one_or_a_refusal(port: Port, tier: Tier) -> 
         assert served is tier
 
 
-@pytest.mark.parametrize("tier", Tier)
+@pytest.mark.parametrize("tier", STRENGTH)
 async def test_a_session_is_refused_as_a_run_is(port: Port, tier: Tier) -> None:
     environment, wanted = port(), SandboxRequest(tier=tier)
     if isinstance(await tier_of(port, wanted), Tier):

@@ -84,7 +84,7 @@ def hanging(begun: asyncio.Event, freed: asyncio.Event, driver: TierDriver) -> O
 
 def tiers_with(available: Collection[Tier]) -> Tiers:
     return Tiers(
-        {tier: opener(Driver(tier)) if tier in available else lacking(tier) for tier in Tier},
+        {tier: opener(Driver(tier)) if tier in available else lacking(tier) for tier in STRENGTH},
         Resources(),
     )
 
@@ -111,9 +111,9 @@ BOTH = {NAMESPACE, GVISOR}
         ("reviewed", None, {NAMESPACE, MICROVM}, MICROVM),
         ("untested", MICROVM, {MICROVM}, MICROVM),
         ("hostile", None, {*BOTH, VM}, GVISOR),
-        ("hostile", VM, set(Tier), VM),
-        ("untested", None, set(Tier), MICROVM),
-        ("regulated", None, set(Tier), VM),
+        ("hostile", VM, set(STRENGTH), VM),
+        ("untested", None, set(STRENGTH), MICROVM),
+        ("regulated", None, set(STRENGTH), VM),
         ("regulated", VM, {VM}, VM),
         (
             "regulated",
@@ -206,8 +206,8 @@ async def test_nobody_emulates_for_strangers() -> None:
 
 @given(
     trust=st.sampled_from(TrustLevel),
-    named=st.none() | st.sampled_from(Tier),
-    available=st.sets(st.sampled_from(Tier)),
+    named=st.none() | st.sampled_from(STRENGTH),
+    available=st.sets(st.sampled_from(STRENGTH)),
     ahead=st.booleans(),
 )
 def test_never_weaker_always_the_strongest(
@@ -234,7 +234,7 @@ def test_never_weaker_always_the_strongest(
 
     chosen = asyncio.run(choose())
     unnamed = DEDICATED if WEAKEST[trust] not in DEDICATED else frozenset()
-    possible = available & enough & ({named} if named else set(Tier) - unnamed)
+    possible = available & enough & ({named} if named else set(STRENGTH) - unnamed)
     assert chosen is max(possible, key=STRENGTH.index, default=None)
 
 
@@ -324,7 +324,7 @@ async def test_nothing_is_opened_before_it_is_wanted() -> None:
 
         return open_it
 
-    tiers = Tiers({tier: counted(tier) for tier in Tier}, Resources())
+    tiers = Tiers({tier: counted(tier) for tier in STRENGTH}, Resources())
     assert opened == []
     assert await tiers.wait_for_one([GVISOR, NAMESPACE]) == {}
     assert opened == [GVISOR]

@@ -5,6 +5,7 @@ import pytest
 from stockade.port import InvalidRequest, SandboxRequest, Tier, TrustLevel
 from stockade.port.policy import (
     DEDICATED,
+    OF_LANGUAGES,
     OWN_KERNEL,
     STRENGTH,
     WEAKEST,
@@ -18,7 +19,7 @@ PAIRS = [(level, tier) for level in TrustLevel for tier in Tier]
 
 def test_every_name_has_its_place() -> None:
     """A tier without a strength, or a level without a tier, would be nobody's to refuse."""
-    assert sorted(STRENGTH) == sorted(Tier)
+    assert sorted([*STRENGTH, *OF_LANGUAGES]) == sorted(Tier)
     assert set(WEAKEST) == set(TrustLevel)
     assert set(Tier) >= OWN_KERNEL
 
@@ -64,7 +65,11 @@ def test_having_no_other_tier_names_it() -> None:
 @pytest.mark.parametrize(("level", "tier"), PAIRS)
 def test_a_named_tier_is_the_only_candidate_or_is_refused(level: TrustLevel, tier: Tier) -> None:
     """It is refused when the request is made."""
-    if STRENGTH.index(tier) >= STRENGTH.index(WEAKEST[level]):
+    if tier in OF_LANGUAGES:
+        enough = WEAKEST[level] not in DEDICATED
+    else:
+        enough = STRENGTH.index(tier) >= STRENGTH.index(WEAKEST[level])
+    if enough:
         assert candidates(level, tier) == (tier,)
         assert SandboxRequest(trust=level, tier=tier).tier is tier
         return

@@ -14,7 +14,9 @@ from stockade.port import (
     EgressPolicy,
     EgressRule,
     ExecutionRequest,
+    ExpressionSource,
     InvalidRequest,
+    JavaScriptSource,
     Limits,
     Program,
     PythonScript,
@@ -23,9 +25,11 @@ from stockade.port import (
     TerminalSize,
     Tier,
     TrustLevel,
+    WasmModule,
 )
 from stockade.port.egress import MAX_CREDENTIALS, MAX_RULES
 from stockade.port.limits import _LARGEST, _SMALLEST
+from stockade.port.program import MAX_SOURCE_BYTES
 
 
 class Message(BaseModel):
@@ -65,8 +69,37 @@ class CommandMessage(Message):
     argv: Names
 
 
+class ExpressionMessage(Message):
+    """An expression over the JSON on standard input; tier ``expression`` alone."""
+
+    kind: Literal["expression"] = "expression"
+    source: Annotated[str, Field(max_length=MAX_SOURCE_BYTES)]
+
+
+class JavaScriptMessage(Message):
+    """JavaScript source; tier ``wasm`` alone."""
+
+    kind: Literal["javascript"] = "javascript"
+    source: Content
+    arguments: Names = ()
+
+
+class WasmModuleMessage(Message):
+    """A WebAssembly module that is a WASI command; tier ``wasm`` alone."""
+
+    kind: Literal["wasm"] = "wasm"
+    module: Content
+    arguments: Names = ()
+
+
 ProgramMessage = Annotated[
-    PythonSourceMessage | PythonScriptMessage | CommandMessage, Field(discriminator="kind")
+    PythonSourceMessage
+    | PythonScriptMessage
+    | CommandMessage
+    | ExpressionMessage
+    | JavaScriptMessage
+    | WasmModuleMessage,
+    Field(discriminator="kind"),
 ]
 
 
@@ -253,6 +286,12 @@ def _program(message: ProgramMessage) -> Program:
             return PythonScript(message.name, message.source, message.arguments, message.fresh)
         case CommandMessage():
             return Command(message.argv)
+        case ExpressionMessage():
+            return ExpressionSource(message.source)
+        case JavaScriptMessage():
+            return JavaScriptSource(message.source, message.arguments)
+        case WasmModuleMessage():
+            return WasmModule(message.module, message.arguments)
 
 
 def _by_name(field: str, pairs: Mapping[str, Any] | tuple[Any, ...], what: str) -> dict[str, Any]:
@@ -284,6 +323,15 @@ def program_message(program: Program) -> ProgramMessage:
             )
         case Command():
             return CommandMessage(argv=program.argv)
+        case ExpressionSource(source=text):
+            return ExpressionMessage(source=text)
+        case JavaScriptSource(source=source):
+            return JavaScriptMessage(
+                source=os.fsencode(source) if isinstance(source, str) else source,
+                arguments=program.arguments,
+            )
+        case WasmModule():
+            return WasmModuleMessage(module=program.module, arguments=program.arguments)
 
 
 def request_fields(

@@ -28,6 +28,7 @@ from stockade.port import (
     StandardInput,
     StockadeError,
     Stream,
+    placed,
 )
 from stockade.port.policy import candidates
 
@@ -133,7 +134,8 @@ class _Conductor:
 
     async def _execute(self) -> Execution:
         # No other tier is opened, so that nothing is waited for in vain.
-        tiers = candidates(self._sandbox.trust, self._sandbox.tier)
+        wanted = placed(self._request.program, self._sandbox)
+        tiers = candidates(wanted.trust, wanted.tier)
         async with self._host.open_environment(tiers) as opened:
             environment = opened if self._prepare is None else await self._prepare(opened)
             lent = self._stdin if self._request.terminal is not None else None

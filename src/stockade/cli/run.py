@@ -29,6 +29,7 @@ from stockade.port import (
     EgressSink,
     Execution,
     ExecutionRequest,
+    ExpressionSource,
     InvalidRequest,
     Outcome,
     Program,
@@ -70,6 +71,13 @@ def _option(*names: str, section: str, **attributes: Any) -> Callable[[Any], Any
     "words", nargs=-1, type=FileName(), metavar="SCRIPT | -c CODE | -- PROGRAM  [ARGUMENTS]..."
 )
 @_option("-c", "code", metavar="CODE", section="Program", help="Run this Python source.")
+@_option(
+    "-e",
+    "expression",
+    metavar="EXPRESSION",
+    section="Program",
+    help="Evaluate this expression: `input` is the JSON on standard input, its value is printed.",
+)
 @_option(
     "--fresh",
     is_flag=True,
@@ -260,6 +268,7 @@ def run(
     /,
     words: tuple[str, ...],
     code: str | None,
+    expression: str | None,
     fresh: bool,
     input_file: str | None,
     tty: bool | None,
@@ -298,6 +307,7 @@ def run(
     stockade run -c 'import sys; print(sys.argv)' a b
     stockade run app.js                      also .mjs and .sh
     stockade run -- node -p 6*7              any program of the image
+    stockade run -e 'input.total > 100.0' < order.json
     stockade run --allow api.example.com:443 fetch.py
     stockade run --requirements requirements.txt script.py
     generate | stockade run -                Python source from standard input
@@ -322,13 +332,17 @@ def run(
             "--credential: a broker lends them, by a service: stockade --url URL run --credential ..."
         )
     egress = policy_of(allowed, profiles, policy_file, credentials, log=egress_log)
-    targets = _targets(artefacts, result, force, as_json)
-    script = _script(words, code, fresh, dashes=ctx.meta["stockade.dashes"], host=host)
+    shown = expression is not None and result is None and not as_json
+    targets = _targets(artefacts, "-" if shown else result, force, as_json)
+    targets = targets._replace(result_ending=b"\n" if shown else b"")
+    script = _script(words, code, expression, fresh, dashes=ctx.meta["stockade.dashes"], host=host)
     given = script.files | _sources(sources, chosen.disk_bytes, taken=script.name)
     environment = _variables(variables)
-    stdin = _stdin(host, input_file, used_up=script.from_stdin)
+    # Nobody types the JSON of an expression that may have no need of any.
+    typed = expression is not None and os.isatty(host.stdin)
+    stdin = _stdin(host, input_file, used_up=script.from_stdin or typed)
     size = None
-    if not detach and _wants_terminal(host, tty, stdin, as_json):
+    if expression is None and not detach and _wants_terminal(host, tty, stdin, as_json):
         from stockade.cli import terminal
 
         size = terminal.size(host.stdout)
@@ -406,9 +420,19 @@ class _Script(NamedTuple):
 
 
 def _script(
-    words: tuple[str, ...], code: str | None, fresh: bool, *, dashes: bool, host: Host
+    words: tuple[str, ...],
+    code: str | None,
+    expression: str | None,
+    fresh: bool,
+    *,
+    dashes: bool,
+    host: Host,
 ) -> _Script:
     try:
+        if expression is not None:
+            if words or code is not None or fresh:
+                raise click.UsageError("-e: an expression is a program of its own")
+            return _Script(ExpressionSource(expression), {})
         if code is not None:
             return _Script(PythonSource(code, words, fresh), {})
         if not words:
@@ -470,6 +494,7 @@ class _Targets(NamedTuple):
     artefacts: dict[str, files.Target]
     result: files.Target | None
     result_on_stdout: bool
+    result_ending: bytes = b""
 
 
 def _targets(
@@ -607,7 +632,7 @@ def _finish(
     if as_json:
         _print_record(host, execution, code)
     if targets.result_on_stdout and execution.result and conducted.cause is None:
-        _print(host, execution.result)
+        _print(host, execution.result + targets.result_ending)
     code = _deliver(execution, targets, code)
     if conducted.cause is Cause.OUTPUT_CLOSED:
         return code  # quietly: whoever went away does not want to hear of it

@@ -17,11 +17,14 @@ from stockade.port import (
     Command,
     EgressPolicy,
     ExecutionRequest,
+    ExpressionSource,
+    JavaScriptSource,
     Limits,
     Program,
     PythonScript,
     PythonSource,
     SandboxRequest,
+    WasmModule,
 )
 
 _LIMITS = tuple(field.name for field in fields(Limits))
@@ -128,9 +131,17 @@ def _program(program: Program) -> dict[str, Any]:
             }
         case Command():
             return {"kind": "command", "argv": [encode_name(word) for word in program.argv]}
+        case ExpressionSource():
+            return {"kind": "expression", "source": program.source}
+        case JavaScriptSource(source=source):
+            if isinstance(source, str):
+                source = os.fsencode(source)
+            found = {"kind": "javascript", "source": _content(source)}
+        case WasmModule():
+            found = {"kind": "wasm", "module": _content(program.module)}
     if program.arguments:
         found["arguments"] = [encode_name(argument) for argument in program.arguments]
-    if program.fresh:
+    if isinstance(program, PythonSource | PythonScript) and program.fresh:
         found["fresh"] = True
     return found
 

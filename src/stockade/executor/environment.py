@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from stockade.executor.descriptors import make_room
 from stockade.executor.egress.opening import Egress, EgressSettings, SandboxEgress
@@ -15,19 +15,25 @@ from stockade.executor.pool import Pool, PoolMetrics, PoolPolicy
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.executor.session import SandboxSession
 from stockade.executor.submitted import SubmittedExecution
-from stockade.executor.tiers import Tiers
+from stockade.executor.tiers import LEFT_OUT, Tiers
 from stockade.port import (
     EgressSink,
     Execution,
     ExecutionRequest,
+    InvalidRequest,
     Limits,
     OutputSink,
     RunningExecution,
     SandboxRequest,
     StandardInput,
+    Tier,
     Unavailable,
+    placed,
 )
-from stockade.port.policy import DEDICATED
+from stockade.port.policy import DEDICATED, refusal
+
+if TYPE_CHECKING:
+    from stockade.executor.expression.evaluating import Evaluation, Expressions
 
 _CLEAN_UP_DELAY = 0.004
 _DEFAULT = SandboxRequest()
@@ -37,9 +43,16 @@ class LocalEnvironment:
     """An :class:`~stockade.port.ExecutionEnvironment` whose sandboxes live on this machine."""
 
     def __init__(
-        self, tiers: Tiers, pool: PoolPolicy, egress: EgressSettings | None = None
+        self,
+        tiers: Tiers,
+        pool: PoolPolicy,
+        egress: EgressSettings | None = None,
+        *,
+        expressions: bool = False,
     ) -> None:
         self._tiers = tiers
+        self._has_expressions = expressions
+        self._expressions: Expressions | None = None
         self._egress = Egress(egress or EgressSettings())
         self._pool = Pool(self._create, pool, forget=tiers.forget, room=make_room(pool.most_alive))
         self._machines = Machines(self._create, pool.machines, pool.wait_seconds)
@@ -84,7 +97,9 @@ class LocalEnvironment:
 
         A dedicated machine boots after this returns.
         """
-        wanted = sandbox or _DEFAULT
+        wanted = placed(request.program, sandbox or _DEFAULT)
+        if wanted.tier is Tier.EXPRESSION:
+            return self._evaluate(request, wanted, stdin)
         began = time.monotonic()
 
         profile = await self._choose(wanted)
@@ -103,6 +118,25 @@ class LocalEnvironment:
             _close(egress)
             raise
         return begin(taken, time.monotonic() - began)
+
+    def _evaluate(
+        self, request: ExecutionRequest, wanted: SandboxRequest, stdin: StandardInput
+    ) -> "Evaluation":
+        self._require_open()
+        if not self._has_expressions:
+            missing = {Tier.EXPRESSION: LEFT_OUT}
+            raise Unavailable(refusal(wanted.trust, wanted.tier, missing), missing)
+        if self._expressions is None:
+            # A library of megabytes, which most processes of one call do not need.
+            try:
+                from stockade.executor.expression.evaluating import Expressions
+            except ImportError:
+                missing = {
+                    Tier.EXPRESSION: "its engine is not installed; pip install 'stockade[expression]'"
+                }
+                raise Unavailable(refusal(wanted.trust, wanted.tier, missing), missing) from None
+            self._expressions = Expressions()
+        return self._expressions.start(request, wanted, stdin)
 
     def _begin(
         self,
@@ -169,6 +203,8 @@ class LocalEnvironment:
     async def open_session(self, sandbox: SandboxRequest | None = None) -> SandboxSession:
         """Take a sandbox for several executions."""
         wanted = sandbox or _DEFAULT
+        if wanted.tier is Tier.EXPRESSION:
+            raise InvalidRequest("tier", "an expression has no sandbox that could be kept open")
         began = time.monotonic()
         profile = await self._choose(wanted)
         egress = await self._egress.prepare(wanted)

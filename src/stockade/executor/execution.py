@@ -657,8 +657,8 @@ class ProgramExecution:
 
 
 def _source(program: Program) -> bytes:
-    if isinstance(program, Command):
-        return b""
+    if not isinstance(program, PythonSource | PythonScript):
+        return b""  # it has its own way in, or none: `placed` says which tier runs what
     source = program.source
     return source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
 

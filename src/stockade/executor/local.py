@@ -93,12 +93,16 @@ async def open_local(
         Tier.MICROVM: partial(_open_microvm, resources, modules, warm, allow_emulation),
         Tier.VM: partial(_open_vm, resources, modules, allow_emulation),
     }
-    opening = Tiers({tier: openers[tier] for tier in wanted}, resources)
+    machines = [tier for tier in wanted if tier in openers]
+    opening = Tiers({tier: openers[tier] for tier in machines}, resources)
     environment = LocalEnvironment(
-        opening, pool if warm else replace(pool, floor=0, ceiling=0), egress
+        opening,
+        pool if warm else replace(pool, floor=0, ceiling=0),
+        egress,
+        expressions=Tier.EXPRESSION in wanted,
     )
     try:
-        if auth_mode is not AuthMode.DEV:
+        if auth_mode is not AuthMode.DEV and machines:
             isolating = [tier for tier in _BY_USE if tier in OWN_KERNEL]
             if missing := await opening.wait_for_one(isolating):
                 raise Unavailable(
@@ -108,7 +112,7 @@ async def open_local(
                 )
         if warm:
             opening.open_ahead()
-        if missing := await opening.wait_for_one(wanted):
+        if missing := await opening.wait_for_one(machines):
             which = "no tier" if tiers is None else "none of the tiers that were asked for"
             raise Unavailable(f"{which} can be started here: {spell(missing)}", missing)
         yield environment
@@ -129,7 +133,8 @@ def _checked(tiers: Collection[Tier] | None) -> list[Tier]:
     for tier in () if tiers is None else tiers:
         if not isinstance(tier, Tier):
             raise InvalidRequest("tiers", f"{tier!r} is no Tier; there are: {', '.join(Tier)}")
-    wanted = [tier for tier in _BY_USE if tiers is None or tier in tiers]
+    known = (*_BY_USE, Tier.EXPRESSION)
+    wanted = [tier for tier in known if tiers is None or tier in tiers]
     if not wanted:
         raise InvalidRequest("tiers", "names none; leave it out for all that can be started")
     return wanted

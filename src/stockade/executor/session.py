@@ -21,6 +21,7 @@ from stockade.port import (
     StandardInput,
     Tier,
     WorkspaceEntry,
+    check_language,
 )
 
 
@@ -82,6 +83,7 @@ class SandboxSession:
         on_egress: EgressSink | None = None,
     ) -> ProgramExecution:
         self._require_at_work()
+        check_language(request.program, self.tier)
         if self._running is not None and not self._running.done:
             raise InvalidRequest("session", "a program runs in it; wait for its end")
         waited, self._waited = self._waited, 0.0

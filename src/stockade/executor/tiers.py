@@ -11,7 +11,7 @@ from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import SandboxRequest, StockadeError, Tier, Unavailable
 from stockade.port.policy import DEDICATED, WEAKEST, candidates, named_by_offer, refusal
 
-_LEFT_OUT = "this executor was opened without it"
+LEFT_OUT = "this executor was opened without it"
 _EMULATED = "it runs in software emulation here, which is no boundary: it serves who names it"
 
 
@@ -66,7 +66,7 @@ class Tiers:
         self._opening: dict[Tier, asyncio.Task[None]] = {}
         self._drivers: dict[Tier, TierDriver] = {}
         self._named = named_by_offer(openers)
-        self._missing = {tier: _LEFT_OUT for tier in Tier if tier not in openers}
+        self._missing = {tier: LEFT_OUT for tier in Tier if tier not in openers}
         self._stopped = False
 
     def __repr__(self) -> str:

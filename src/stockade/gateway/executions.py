@@ -15,12 +15,15 @@ from stockade.port import (
     Command,
     Execution,
     ExecutionRequest,
+    ExpressionSource,
+    JavaScriptSource,
     Limits,
     Outcome,
     Program,
     PythonScript,
     PythonSource,
     SandboxRequest,
+    WasmModule,
 )
 
 _MAX_KEPT_SOURCE = 32 * 1024
@@ -102,6 +105,13 @@ def _source(program: Program) -> tuple[str, bytes]:
             return "script", program.source
         case Command():
             return "command", canonical(list(program.argv)).encode()
+        case ExpressionSource(source=text):
+            return "expression", text.encode("utf-8", "surrogateescape")
+        case JavaScriptSource(source=source):
+            data = source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
+            return "javascript", data
+        case WasmModule():
+            return "wasm", program.module
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from stockade.port import (
 )
 from stockade.port.egress import network_of
 from stockade.port.limits import _LARGEST, _SMALLEST
-from stockade.port.policy import OWN_KERNEL, STRENGTH, candidates
+from stockade.port.policy import OF_LANGUAGES, OWN_KERNEL, STRENGTH, candidates
 
 PUBLIC: Final = "public"
 
@@ -83,7 +83,10 @@ class Ceilings(_Stored):
 class TenantPolicy(_Stored):
     """What one tenant may ask for. An empty list means none."""
 
-    tiers: tuple[Tier, ...] = tuple(tier for tier in STRENGTH if tier in OWN_KERNEL)
+    tiers: tuple[Tier, ...] = (
+        *(tier for tier in STRENGTH if tier in OWN_KERNEL),
+        *(tier for tier in Tier if tier in OF_LANGUAGES),
+    )
     trust: tuple[TrustLevel, ...] = tuple(TrustLevel)
     ceilings: Ceilings = Ceilings()
     egress: Annotated[tuple[str, ...], Field(max_length=256)] | Literal["none"] = "none"

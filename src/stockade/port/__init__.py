@@ -45,12 +45,17 @@ from stockade.port.outcome import Outcome
 from stockade.port.program import (
     Command,
     ExecutionRequest,
+    ExpressionSource,
+    JavaScriptSource,
     Program,
     PythonScript,
     PythonSource,
     SandboxRequest,
     TerminalSize,
+    WasmModule,
+    check_language,
     check_workspace_path,
+    placed,
 )
 from stockade.port.tier import Tier
 from stockade.port.trust import TrustLevel
@@ -76,8 +81,10 @@ __all__ = [
     "Execution",
     "ExecutionEnvironment",
     "ExecutionRequest",
+    "ExpressionSource",
     "FileRefused",
     "InvalidRequest",
+    "JavaScriptSource",
     "LimitHit",
     "Limits",
     "MissingArtefact",
@@ -101,6 +108,9 @@ __all__ = [
     "TrustLevel",
     "Unavailable",
     "Usage",
+    "WasmModule",
     "WorkspaceEntry",
+    "check_language",
     "check_workspace_path",
+    "placed",
 ]

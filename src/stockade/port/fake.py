@@ -46,6 +46,7 @@ from stockade.port.program import (
     SandboxRequest,
     TerminalSize,
     check_workspace_path,
+    placed,
 )
 from stockade.port.tier import Tier
 
@@ -587,7 +588,7 @@ class FakeEnvironment:
         workspace: dict[str, bytes],
         on_egress: EgressSink | None,
     ) -> FakeRunningExecution:
-        tier = self._choose(sandbox)
+        tier = self._choose(placed(request.program, sandbox))
         play = self._next()
         workspace.update(request.files)
         if isinstance(request.program, PythonScript):

@@ -8,7 +8,11 @@ from stockade.port.tier import Tier
 from stockade.port.trust import TrustLevel
 
 STRENGTH: tuple[Tier, ...] = (Tier.NAMESPACE, Tier.GVISOR, Tier.MICROVM, Tier.VM)
-"""Every tier, the weakest first."""
+"""Every tier that runs any program of an image, the weakest first."""
+
+OF_LANGUAGES: frozenset[Tier] = frozenset({Tier.EXPRESSION, Tier.WASM})
+"""The tiers that run programs of some languages only, which reach no kernel. They serve who names
+them, by the request or by a program that only they run. None of them is dedicated or attested."""
 
 OWN_KERNEL: frozenset[Tier] = frozenset({Tier.GVISOR, Tier.MICROVM, Tier.VM})
 """The tiers whose guests have a kernel of their own, and do not reach the host's."""
@@ -37,6 +41,12 @@ def candidates(trust: TrustLevel, tier: Tier | None = None) -> tuple[Tier, ...]:
     Raises :class:`InvalidRequest` where the tier that was named is too weak for the level.
     """
     weakest = WEAKEST[trust]
+    if tier in OF_LANGUAGES:
+        if weakest in DEDICATED:
+            raise InvalidRequest(
+                "tier", f"{tier} is no machine of its own, and trust level {trust} needs {weakest}"
+            )
+        return (tier,)
     enough = STRENGTH[STRENGTH.index(weakest) :]
     if tier is None:
         return tuple(

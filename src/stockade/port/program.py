@@ -1,9 +1,10 @@
-"""What may be run: three kinds of program, and where each may be run."""
+"""What may be run: the kinds of program, and where each may be run."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from stockade.port.egress import NO_EGRESS, EgressPolicy
 from stockade.port.errors import InvalidRequest
@@ -129,7 +130,54 @@ class Command:
             raise InvalidRequest("program.argv", "names no program")
 
 
-Program = PythonSource | PythonScript | Command
+@dataclass(frozen=True, slots=True)
+class ExpressionSource:
+    """An expression (docs/expressions.md). Its ``input`` is the JSON on standard input, or null
+    where there is none; its value is the result, as JSON."""
+
+    source: str
+
+    def __post_init__(self) -> None:
+        _check_source(self.source, (str,))
+
+
+@dataclass(frozen=True, slots=True)
+class JavaScriptSource:
+    """JavaScript source, run by the engine of the tier ``wasm``."""
+
+    source: str | bytes
+    arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_source(self.source, (str, bytes))
+        _check_arguments("program.arguments", self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class WasmModule:
+    """A WebAssembly module that is a WASI command."""
+
+    module: bytes
+    arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_source(self.module, (bytes,))
+        _check_arguments("program.arguments", self.arguments)
+
+
+Program = PythonSource | PythonScript | Command | ExpressionSource | JavaScriptSource | WasmModule
+
+_ONLY: Final[Mapping[type, Tier]] = {
+    ExpressionSource: Tier.EXPRESSION,
+    JavaScriptSource: Tier.WASM,
+    WasmModule: Tier.WASM,
+}
+"""Programs that one tier alone runs."""
+_OF_LANGUAGE: Final[Mapping[Tier, tuple[type, ...]]] = {
+    Tier.EXPRESSION: (ExpressionSource,),
+    Tier.WASM: (PythonSource, PythonScript, JavaScriptSource, WasmModule),
+}
+"""What the tiers of languages run. The others run all that is not in ``_ONLY``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +210,7 @@ class ExecutionRequest:
     """Give the program a terminal: its output then all arrives as standard output."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.program, PythonSource | PythonScript | Command):
+        if not isinstance(self.program, Program):
             raise InvalidRequest("program", f"{type(self.program).__name__} is no program")
         _require("environment", self.environment, (Mapping,), "a mapping")
         _require("files", self.files, (Mapping,), "a mapping")
@@ -220,6 +268,31 @@ class SandboxRequest:
         if not isinstance(self.tier, Tier | None):
             raise InvalidRequest("tier", f"{self.tier!r} is no Tier: {_names(Tier)}")
         candidates(self.trust, self.tier)  # refuses a tier too weak for the level
+
+
+def placed(program: Program, sandbox: SandboxRequest) -> SandboxRequest:
+    """The sandbox for a program: of the one tier that runs its language, where there is one.
+
+    Raises :class:`InvalidRequest` where the tier that was named does not run such programs.
+    """
+    only = _ONLY.get(type(program))
+    if only is not None and sandbox.tier is None:
+        sandbox = replace(sandbox, tier=only)
+    if sandbox.tier is not None:
+        check_language(program, sandbox.tier)
+    return sandbox
+
+
+def check_language(program: Program, tier: Tier) -> None:
+    """Raises :class:`InvalidRequest` where a tier does not run such programs."""
+    kind, only = type(program), _ONLY.get(type(program))
+    if only is not None and tier is not only:
+        raise InvalidRequest("tier", f"{kind.__name__} runs in tier {only} alone, not in {tier}")
+    if tier in _OF_LANGUAGE and kind not in _OF_LANGUAGE[tier]:
+        known = ", ".join(each.__name__ for each in _OF_LANGUAGE[tier])
+        raise InvalidRequest(
+            "tier", f"{tier} runs no {kind.__name__}, only {known}; name another, or leave it out"
+        )
 
 
 def _names(kind: type[StrEnum]) -> str:

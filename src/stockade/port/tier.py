@@ -6,6 +6,10 @@ from enum import StrEnum
 class Tier(StrEnum):
     """A kind of boundary. How strong each is stands in :mod:`stockade.port.policy`."""
 
+    EXPRESSION = "expression"
+    """A language that reaches nothing, and whose cost is known before it runs."""
+    WASM = "wasm"
+    """WebAssembly: the guest has the functions that it was given, and no others."""
     NAMESPACE = "namespace"
     """Linux namespaces and seccomp: the guest speaks to the host's kernel."""
     GVISOR = "gvisor"

@@ -30,6 +30,7 @@ from stockade.port import (
     EgressSink,
     Execution,
     ExecutionRequest,
+    InvalidRequest,
     MissingArtefact,
     Outcome,
     OutputSink,
@@ -232,11 +233,13 @@ class PlainExecution:
     async def launch(self, prefix: list[str], variables: dict[str, str]) -> int:
         """Start it, as the leader of a session; returns the session's number."""
         program = self._request.program
-        argv = (
-            list(program.argv)
-            if isinstance(program, Command)
-            else ["/usr/bin/python3", "attack.py", *program.arguments]
-        )
+        match program:
+            case Command():
+                argv = list(program.argv)
+            case PythonScript():
+                argv = ["/usr/bin/python3", "attack.py", *program.arguments]
+            case _:
+                raise InvalidRequest("program", f"{type(program).__name__} is no attack")
         self._result, report = os.pipe()
         # A second descriptor leaks in, as it would from a careless launcher.
         told = json.loads(self._request.environment.get("STOCKADE_ATTACK", "{}"))

@@ -24,6 +24,14 @@ def load_object(payload: bytes, what: str, limit: int = 65_536) -> dict[str, obj
     ``what`` names the place for the message: ``HELLO``, ``a control message``.  Strings may
     hold lone surrogates (PEP 383); encode them with ``surrogateescape``.
     """
+    value = load_value(payload, what, limit)
+    if type(value) is not dict:
+        raise WireViolation(f"{what}: JSON that is not an object")
+    return value
+
+
+def load_value(payload: bytes, what: str, limit: int) -> object:
+    """As :func:`load_object`, for any JSON."""
     if len(payload) > limit:
         raise WireViolation(f"{what}: JSON of {len(payload)} bytes; at most {limit} may come")
     if _is_too_deep(payload):
@@ -35,8 +43,6 @@ def load_object(payload: bytes, what: str, limit: int = 65_536) -> dict[str, obj
     except ValueError as error:
         reason = str(error) if type(error) is _Refused else "no JSON"
         raise WireViolation(f"{what}: {reason}") from None
-    if type(value) is not dict:
-        raise WireViolation(f"{what}: JSON that is not an object")
     return value
 
 

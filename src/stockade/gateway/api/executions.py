@@ -44,6 +44,7 @@ from stockade.port import (
     SandboxRequest,
     TerminalSize,
     Unavailable,
+    placed,
 )
 
 _MOST_STDIN: Final = 2**40
@@ -75,7 +76,7 @@ class Runner:
         """One program in a sandbox of its own."""
         services = self._services
         wanted = message.to_port()
-        sandbox = message.sandbox.to_port(caller.tenant)
+        sandbox = placed(wanted.program, message.sandbox.to_port(caller.tenant))
         tiers = judged(caller, sandbox, None, services.settings.ceilings)
         id = new_id()  # noqa: A001 - the ticket is for this execution
         admitted = await services.broker.admit(caller, id, sandbox)
