@@ -28,7 +28,7 @@ from stockade.port import (
 )
 
 pytestmark = [pytest.mark.plain_user, pytest.mark.asyncio(loop_scope="module")]
-KINDS = {
+KINDS: dict[str, Tier | Reached] = {
     "embedded": Tier.EXPRESSION,
     "remote": Reached(Tier.EXPRESSION, by_gateway=False),
     "gateway": Reached(Tier.EXPRESSION, by_gateway=True),
