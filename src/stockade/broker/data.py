@@ -12,7 +12,7 @@ import json
 import logging
 import socket
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from stockade.broker.authority import TooManyHosts
@@ -33,6 +33,8 @@ _log: Final = logging.getLogger(__name__)
 MOST_LINE: Final = 64 * KIB
 _LINE_SECONDS: Final = 10.0
 _HANDSHAKE_SECONDS: Final = 15.0
+_SILENT_SECONDS: Final = 30
+"""Of an executor's machine, before it is asked whether it is there."""
 _MOST_OF_ONE: Final = 256
 """Connections of one sandbox."""
 _MOST_RULES: Final = 4 * MAX_RULES
@@ -77,6 +79,7 @@ class DataServer:
             writer.write(_line({"error": "busy", "detail": f"{self._most} connections are open"}))
             writer.close()
             return
+        _notice_dead_peers(writer)
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -164,17 +167,25 @@ class DataServer:
                 raise _Rejected("bad-request", "the ticket is none")
             try:
                 names = self._tickets.redeem(ticket, tenant, execution)
-                credentials = await self._store.open_credentials(tenant, names)
+                credentials = await self._read(tenant, names)
             except TicketRefused as error:
                 raise _Rejected("ticket-refused", str(error)) from None
             except (UnknownCredential, KeyFault) as error:
                 raise _Rejected("unknown-credential", str(error)) from None
-        sandbox = BrokeredSandbox(tenant, execution, rules, credentials)
+        sandbox = BrokeredSandbox(tenant, execution, rules, credentials, self._sandboxes.room())
         try:
             self._sandboxes.add(sandbox)
         except TooManySandboxes as error:
             raise _Rejected("busy", str(error)) from None
         return sandbox
+
+    async def _read(self, tenant: str, names: Sequence[str]) -> tuple[Opened, ...]:
+        """As they are now: one that is deleted meanwhile would be used as long as the lease."""
+        while True:
+            before = self._sandboxes.revocations
+            found = await self._store.open_credentials(tenant, names)
+            if before == self._sandboxes.revocations:
+                return found
 
     async def _lease(
         self,
@@ -296,6 +307,22 @@ class DataServer:
                     async with asyncio.timeout(_HANDSHAKE_SECONDS):
                         await writer.wait_closed()
             writer.transport.abort()
+
+
+def _notice_dead_peers(writer: asyncio.StreamWriter) -> None:
+    """A lease stands as long as its connection: a machine that fails says nothing to end it."""
+    peer = writer.get_extra_info("socket")
+    if peer is None or peer.family == socket.AF_UNIX:
+        return
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _SILENT_SECONDS),
+        (socket.TCP_KEEPINTVL, _SILENT_SECONDS // 6),
+        (socket.TCP_KEEPCNT, 3),
+        # Where something was sent and nobody says that it came.
+        (socket.TCP_USER_TIMEOUT, 2000 * _SILENT_SECONDS),
+    ):
+        peer.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _gone(writer: asyncio.StreamWriter) -> None:

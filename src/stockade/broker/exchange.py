@@ -1,21 +1,22 @@
 """One guest's connection to one destination: each request is judged, filled in, sent, and masked."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from stockade.broker.http1 import BadRequest, UpstreamBroken
 from stockade.broker.injection import Uninjectable, inject
 from stockade.broker.masking import Decoder, Masker, Masks, TooMuch, Undecodable
 from stockade.broker.messages import Answer, Body, Header, Request, Tunnel, refusal
+from stockade.broker.room import NoRoom
 from stockade.broker.sandboxes import BrokeredSandbox
 from stockade.broker.store import Store, Use
 from stockade.broker.upstream import Reach, Upstream, UpstreamFault
 from stockade.egress.decision import Denied
+from stockade.egress.http_head import OTHER_METHOD, OTHER_PATH
 from stockade.egress.names import Destination
 from stockade.port.egress import Scheme
 
-# By these a server takes one method for another.
-_OVERRIDES: Final = (b"x-http-method-override", b"x-http-method", b"x-method-override")
 _PLAIN: Final = (b"", b"identity")
 
 
@@ -43,21 +44,32 @@ class Exchange:
 
     async def handle(self, request: Request) -> Answer:
         """The answer for the guest, whatever happens."""
+        held = ExitStack()
         try:
-            return await self._handle(request)
+            held.callback(self._sandbox.room.requests.take())
+            answer = await self._handle(request, held.callback)
+            held_on = held.pop_all()
+            _when_closed(answer, held_on.close)
+            return answer
+        except NoRoom as error:
+            return self._refuse(429, "no-room", str(error))
         except (BadRequest, Uninjectable) as error:
             return self._refuse(error.status, error.code, str(error))
         except UpstreamFault as error:
             if error.status == 403:
                 self._sandbox.note_denial(self._destination, Denied(error.code, str(error)))
             return self._refuse(error.status, error.code, str(error))
+        finally:
+            held.close()
 
     def _refuse(self, status: int, code: str, sentence: str) -> Answer:
         # It may repeat what the destination said, which may repeat what it was told.
         masked = self._sandbox.masks.whole(sentence.encode("utf-8", "replace"))
         return refusal(status, code, masked.decode("utf-8", "replace"))
 
-    async def _handle(self, request: Request) -> Answer:
+    async def _handle(
+        self, request: Request, hold: Callable[[Callable[[], None]], object]
+    ) -> Answer:
         # The path before anything is put in: a secret is never part of what is judged or told.
         verdict = self._sandbox.access.decide(
             self._destination, self._scheme, request.method, request.path
@@ -65,13 +77,17 @@ class Exchange:
         if isinstance(verdict, Denied):
             self._sandbox.note_denial(self._destination, verdict)
             return refusal(403, verdict.reason, verdict.detail)
+        # Also where another rule allows all: the credential is granted for less.
         if any(rule.methods for rule in verdict.rules):
-            request = request.without_headers(*_OVERRIDES)
+            request = request.without_kin(OTHER_METHOD)
+        if any(rule.path for rule in verdict.rules):
+            request = request.without_kin(OTHER_PATH)
         sent, used = await inject(
             request,
             verdict.granted,
             url=self._upstream.url,
             placeholders=self._sandbox.placeholders,
+            keep=lambda size: hold(self._sandbox.room.bodies.take(size)),
         )
         masks = self._sandbox.masks
         if masks:
@@ -95,6 +111,7 @@ class Exchange:
         if not used:
             return []
         sandbox, host = self._sandbox, self._destination.host
+        sandbox.room.uses.take(len(used))  # for good
         numbers = await self._store.record(
             Use(
                 sandbox.tenant,
@@ -110,6 +127,18 @@ class Exchange:
         for credential in used:
             sandbox.note_use(credential, self._destination)
         return numbers
+
+
+def _when_closed(answer: Answer, then: Callable[[], None]) -> None:
+    close = answer.close
+
+    async def close_both() -> None:
+        try:
+            await close()
+        finally:
+            then()
+
+    answer.close = close_both
 
 
 def _masked(answer: Answer, masks: Masks, destination: Destination, *, head: bool) -> Answer:

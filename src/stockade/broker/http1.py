@@ -276,11 +276,17 @@ class Http1Upstream:
     """One connection to a destination, for one request at a time."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, destination: Destination
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        destination: Destination,
+        on_free: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_free`` is called when nobody uses it any more."""
         self._reader = reader
         self._writer = writer
         self._destination = destination
+        self._on_free = on_free
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD)
         self._sending: asyncio.Task[None] | None = None
         self._asked = 0
@@ -343,6 +349,8 @@ class Http1Upstream:
         # Nobody may still read the request's body when its connection goes on.
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
+        self.busy = False
+        self._on_free()
 
     async def _send_body(self, body: Body) -> None:
         async for piece in body:
@@ -368,6 +376,9 @@ class Http1Upstream:
         headers = [(bytes(name), bytes(value)) for name, value in event.headers]
         if len(headers) > MOST_HEADERS:
             raise UpstreamBroken(f"{self._destination} sent more than {MOST_HEADERS} headers")
+        if any(name == b"transfer-encoding" for name, _ in headers):
+            # The chunks count (RFC 9112, 6.3), and two lengths would be two answers.
+            headers = [header for header in headers if header[0] != b"content-length"]
         length = next((int(v) for n, v in headers if n == b"content-length"), None)
         body = Body(self._pieces(), length)
         self._answer_body = body
@@ -436,6 +447,7 @@ class Http1Upstream:
         ):
             self._http.start_next_cycle()
             self.busy = False
+            self._on_free()
             return
         await self._end()
 

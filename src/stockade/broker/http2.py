@@ -35,6 +35,13 @@ _MOST_RESETS: Final = 1000
 """By a guest on one connection, before it is taken for an attack (CVE-2023-44487)."""
 
 
+_IDLE_FRAMES: Final = 1000
+"""That carry nothing, such as pings, which a peer may send beyond what the frames that do carry
+something account for. Each costs us time that is others' too (CVE-2019-9512, -9515)."""
+_FRAMES_FOR_A_REQUEST: Final = 16
+_FRAMES_FOR_DATA: Final = 2
+
+
 class StreamReset(UpstreamBroken):
     """The peer gave it up."""
 
@@ -122,6 +129,7 @@ class Http2Link:
         self.http.decoder.max_header_list_size = MOST_HEAD
         self.streams: dict[int, Http2Stream] = {}
         self.closing = False
+        self._idle_frames_left = _IDLE_FRAMES
 
     async def start(self) -> None:
         """The preface."""
@@ -159,6 +167,7 @@ class Http2Link:
                 stream.fail(reason)
 
     def _take(self, event: h2.events.Event) -> None:
+        self._count(event)
         match event:
             case h2.events.DataReceived():
                 self._data(event)
@@ -183,6 +192,23 @@ class Http2Link:
                         stream.fail(StreamReset("the peer takes no more requests"))
             case _:
                 self._take_more(event)
+
+    def _count(self, event: h2.events.Event) -> None:
+        match event:
+            case h2.events.RequestReceived() | h2.events.ResponseReceived():
+                self._idle_frames_left += _FRAMES_FOR_A_REQUEST
+            case h2.events.DataReceived() if event.data:
+                self._idle_frames_left += _FRAMES_FOR_DATA
+            case (
+                h2.events.PingReceived()
+                | h2.events.RemoteSettingsChanged()
+                | h2.events.PriorityUpdated()
+                | h2.events.WindowUpdated()
+                | h2.events.DataReceived()
+            ):
+                self._idle_frames_left -= 1
+                if self._idle_frames_left < 0:
+                    raise h2.exceptions.ProtocolError("too many frames that carry nothing")
 
     def _take_more(self, event: h2.events.Event) -> None:
         """What only one side hears."""
@@ -234,6 +260,7 @@ class Http2Link:
                 while view:
                     size = await self._room(stream, len(view))
                     self.http.send_data(stream.number, bytes(view[:size]))
+                    self._idle_frames_left += _FRAMES_FOR_DATA
                     view = view[size:]
                     await self.flush()
             trailers = end_to_end(body.trailers)

@@ -8,7 +8,7 @@ import binascii
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, unquote_plus
@@ -59,11 +59,12 @@ async def inject(
     *,
     url: str,
     placeholders: dict[str, str],
+    keep: Callable[[int], object] = lambda _size: None,
 ) -> tuple[Request, tuple[str, ...]]:
     """The request with the secrets in it, and the names of those that went in.
 
-    ``url``: scheme, host and port. ``placeholders``: of each credential. Raises
-    :class:`Uninjectable`.
+    ``url``: scheme, host and port. ``placeholders``: of each credential. ``keep`` is told of bytes
+    of a body before they are kept. Raises :class:`Uninjectable`, and what ``keep`` does.
     """
     used: list[str] = []
     granted = tuple(granted)
@@ -100,7 +101,7 @@ async def inject(
         used.append(each.credential)
     if signing is not None:
         # The last: it is over what the others did.
-        request = await _sign(request, signing, url)
+        request = await _sign(request, signing, url, keep)
         used.append(signing.credential)
     return request, tuple(dict.fromkeys(used))
 
@@ -141,7 +142,9 @@ def _with_query(target: str, name: str, secret: str) -> str:
     return f"{path}?{'&'.join(parts)}"
 
 
-async def _sign(request: Request, granted: Granted, url: str) -> Request:
+async def _sign(
+    request: Request, granted: Granted, url: str, keep: Callable[[int], object]
+) -> Request:
     from botocore.auth import S3SigV4Auth, SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -159,7 +162,7 @@ async def _sign(request: Request, granted: Granted, url: str) -> Request:
             "send it unsigned, or with the digest of the whole",
         )
     if given is None and request.body is not None and not is_s3:
-        data = await _all(request.body)
+        data = await _all(request.body, keep)
         request = replace(request, body=whole(data))
         given = hashlib.sha256(data).hexdigest().encode()
     elif given is None:
@@ -199,9 +202,10 @@ async def _sign(request: Request, granted: Granted, url: str) -> Request:
     return request.with_headers(*added)
 
 
-async def _all(body: Body) -> bytes:
+async def _all(body: Body, keep: Callable[[int], object]) -> bytes:
     found = bytearray()
     async for piece in body:
+        keep(len(piece))
         found += piece
         if len(found) > MOST_HASHED:
             raise Uninjectable(

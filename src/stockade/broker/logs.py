@@ -49,6 +49,9 @@ class ToLog(logging.Handler):
         try:
             kind = type(record.exc_info[1]).__name__ if record.exc_info else None
             message = record.getMessage() if record.name.startswith("stockade") else record.msg
+            if record.name == "asyncio":
+                # Its further lines repeat what tasks and their exceptions have in them.
+                message = str(message).partition("\n")[0]
             self._log.log(
                 record.levelno, str(message), logger=record.name, **({"kind": kind} if kind else {})
             )

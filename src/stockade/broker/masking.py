@@ -28,6 +28,8 @@ def forms(secret: str, *, users: Iterable[str] = ()) -> frozenset[bytes]:
         quote(secret),
         quote(secret, safe="!$&'()*+,;=:@/?~"),
         quote_plus(secret),
+        quote(secret, safe="!'()*~"),  # encodeURIComponent
+        quote_plus(secret, safe="*").replace("~", "%7E"),  # application/x-www-form-urlencoded
     }
     every = "".join(f"%{byte:02X}" for byte in raw)
     for text in (*quoted, every):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from urllib.parse import quote
 
+from stockade.egress.http_head import says_other
+
 Header = tuple[bytes, bytes]
 """Its name in lower case."""
 
@@ -85,6 +87,13 @@ class Request:
         """Without any of these."""
         return replace(
             self, headers=tuple(header for header in self.headers if header[0] not in names)
+        )
+
+    def without_kin(self, names: frozenset[bytes]) -> "Request":
+        """Without any that a server may take for one of these."""
+        return replace(
+            self,
+            headers=tuple(header for header in self.headers if not says_other(header[0], names)),
         )
 
 

@@ -12,6 +12,7 @@ from stockade.broker.authority import Authority
 from stockade.broker.granting import Access
 from stockade.broker.injection import masked_forms, new_placeholder
 from stockade.broker.masking import Masks
+from stockade.broker.room import ALL_BODIES, Room, SandboxRoom
 from stockade.broker.store import Opened
 from stockade.egress.decision import Denied
 from stockade.egress.names import Destination
@@ -42,10 +43,12 @@ class BrokeredSandbox:
         execution: str,
         rules: Iterable[EgressRule],
         credentials: tuple[Opened, ...],
+        room: SandboxRoom | None = None,
     ) -> None:
         self.id = secrets.token_hex(32)
         self.tenant = tenant
         self.execution = execution
+        self.room = room or SandboxRoom()
         self.authority = Authority()
         self.access = Access(rules, credentials)
         self.masks = Masks(
@@ -112,12 +115,19 @@ class Sandboxes:
 
     def __init__(self) -> None:
         self._open: dict[str, BrokeredSandbox] = {}
+        self._bodies = Room(ALL_BODIES, "bytes of bodies to be signed, of all sandboxes")
+        self.revocations = 0
+        """How often something was revoked: what was read before that may be what was."""
 
     def __repr__(self) -> str:
         return f"<Sandboxes {len(self._open)} open>"
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def room(self) -> SandboxRoom:
+        """For one more."""
+        return SandboxRoom.within(self._bodies)
 
     def add(self, sandbox: BrokeredSandbox) -> None:
         """Raises :class:`TooManySandboxes`."""
@@ -136,6 +146,7 @@ class Sandboxes:
 
     async def revoke(self, tenant: str, credential: str) -> None:
         """It was deleted or replaced: no sandbox uses the old one from now on."""
+        self.revocations += 1
         for sandbox in self._open.values():
             if sandbox.tenant == tenant:
                 sandbox.access.revoke(credential)

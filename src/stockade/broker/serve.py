@@ -20,6 +20,7 @@ from stockade.broker.control.app import create_app
 from stockade.broker.data import MOST_LINE, DataServer
 from stockade.broker.keys import KeyFault, Keyring
 from stockade.broker.logs import Log, ToLog, make_log
+from stockade.broker.room import Room
 from stockade.broker.sandboxes import Sandboxes
 from stockade.broker.settings import BrokerSettings, SettingsError, SocketSettings, UnixAddress
 from stockade.broker.store import Store
@@ -32,6 +33,9 @@ from stockade.serving import BoundedServer, Bounds, Listening
 from stockade.serving.tls import server_context
 
 _GRACE_SECONDS: Final = 5.0
+_FILES_OF_OURS: Final = 512
+_BACKLOG: Final = 4096
+"""Connections that come at once: a unix socket refuses what is beyond, and does not wait."""
 
 
 async def serve(
@@ -49,6 +53,7 @@ async def serve(
     root.handlers[:] = [ToLog(log)]
     root.setLevel(logging.WARNING)
     _keep_memory_private()
+    _allow_many_files()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,6 +101,7 @@ async def open_broker(
             settings.extra_ca,
             settings.connect_seconds,
             settings.answer_seconds,
+            Room(_files_left(settings.most_connections), "connections to destinations"),
         )
         data = DataServer(
             store=store,
@@ -129,7 +135,9 @@ async def _serve_data(
         assert listening.path is not None
         listener = _bind(listening.path)
         try:
-            server = await asyncio.start_unix_server(data.accept, sock=listener, limit=MOST_LINE)
+            server = await asyncio.start_unix_server(
+                data.accept, sock=listener, limit=MOST_LINE, backlog=_BACKLOG
+            )
         except BaseException:
             listener.close()
             raise
@@ -137,7 +145,12 @@ async def _serve_data(
     else:
         context = _listening(stack, settings).tls
         server = await asyncio.start_server(
-            data.accept, address.host, address.port, ssl=context, limit=MOST_LINE
+            data.accept,
+            address.host,
+            address.port,
+            ssl=context,
+            limit=MOST_LINE,
+            backlog=_BACKLOG,
         )
         host, port = server.sockets[0].getsockname()[:2]
         url = f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"
@@ -218,6 +231,18 @@ def _keep_memory_private() -> None:
 
     pr_set_dumpable = 4
     ctypes.CDLL(None).prctl(pr_set_dumpable, 0, 0, 0, 0)
+
+
+def _allow_many_files() -> None:
+    """The low limit is for select(2), which nobody here uses: each request has a descriptor."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _files_left(connections: int) -> int:
+    """For destinations: who listens and what is stored still has to open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(64, soft - connections - _FILES_OF_OURS)
 
 
 def _notify(state: str) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 from stockade.broker.http1 import Http1Upstream, UpstreamBroken
 from stockade.broker.http2 import Http2Upstream
 from stockade.broker.messages import Answer, Request
+from stockade.broker.room import Room
 from stockade.egress.addresses import Judge
 from stockade.egress.decision import Denied, admit
 from stockade.egress.names import Address, Destination
@@ -21,6 +22,9 @@ from stockade.port.egress import EgressRule, Scheme
 _BUFFER: Final = 256 * KIB
 _MOST_TRIED: Final = 4
 """Addresses of one name."""
+_MOST_OPEN: Final = 16_384
+_MOST_IDLE: Final = 2
+"""Connections that wait for one request more of the guest's."""
 
 
 class UpstreamFault(Exception):
@@ -42,6 +46,7 @@ class Reach:
     """Certificates that are trusted beside the system's: for destinations of one's own."""
     connect_seconds: float = 10.0
     answer_seconds: float = 600.0
+    room: Room = field(default_factory=lambda: Room(_MOST_OPEN, "connections to destinations"))
     _contexts: dict[bool, ssl.SSLContext] = field(default_factory=dict)
 
     def context(self, *, http2: bool) -> ssl.SSLContext:
@@ -67,6 +72,7 @@ class Upstream:
         self._addresses: Sequence[Address] = ()
         self._http1: list[Http1Upstream] = []
         self._http2: list[Http2Upstream] = []
+        self._places: dict[Http1Upstream | Http2Upstream, Callable[[], None]] = {}
         self._opening = asyncio.Lock()
         default = 443 if scheme is Scheme.HTTPS else 80
         host = destination.host
@@ -79,10 +85,8 @@ class Upstream:
 
     def close(self) -> None:
         """End all of them."""
-        for http1 in self._http1:
-            http1.abort()
-        for http2 in self._http2:
-            http2.abort()
+        for each in list(self._places):
+            self._drop(each)
 
     async def ask(self, request: Request, rules: Sequence[EgressRule]) -> Answer:
         """Send it. ``rules``: those that let it, which say what addresses may be.
@@ -111,18 +115,40 @@ class Upstream:
     ) -> Http1Upstream | Http2Upstream:
         # Each request's own rules: what let an earlier one is nothing to this one.
         await self._admit(rules)
-        self._http1 = [each for each in self._http1 if each.busy or each.usable]
+        self._tidy()
         found1 = next((each for each in self._http1 if each.usable), None)
         if found1 is not None:
             found1.busy = True
             return found1
         async with self._opening:
             if not request.websocket:
-                self._http2 = [each for each in self._http2 if each.usable or each.streams]
+                over = [each for each in self._http2 if not (each.usable or each.streams)]
+                self._http2 = [each for each in self._http2 if each not in over]
+                for each in over:
+                    self._drop(each)
                 found2 = next((each for each in self._http2 if each.usable), None)
                 if found2 is not None:
                     return found2
             return await self._open(http2=not request.websocket)
+
+    def _tidy(self) -> None:
+        """Of connections that nobody uses, only few stay: a guest may have had many."""
+        kept: list[Http1Upstream] = []
+        idle = 0
+        for each in self._http1:
+            if each.busy:
+                kept.append(each)
+            elif each.usable and idle < _MOST_IDLE:
+                idle += 1
+                kept.append(each)
+            else:
+                self._drop(each)
+        self._http1 = kept
+
+    def _drop(self, connection: Http1Upstream | Http2Upstream) -> None:
+        connection.abort()
+        if (give_back := self._places.pop(connection, None)) is not None:
+            give_back()
 
     async def _admit(self, rules: Sequence[EgressRule]) -> None:
         if not self._addresses:
@@ -140,16 +166,32 @@ class Upstream:
             raise UpstreamFault(403, verdict.reason, verdict.detail)
 
     async def _open(self, *, http2: bool) -> Http1Upstream | Http2Upstream:
+        give_back = self._reach.room.take()
+        try:
+            return await self._opened(http2=http2, give_back=give_back)
+        except BaseException:
+            give_back()
+            raise
+
+    async def _opened(
+        self, *, http2: bool, give_back: Callable[[], None]
+    ) -> Http1Upstream | Http2Upstream:
         reader, writer = await self._connect(http2=http2)
         tls = writer.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() == "h2":
             connection2 = Http2Upstream(reader, writer, self._destination)
-            await connection2.open()
+            try:
+                await connection2.open()
+            except BaseException:
+                connection2.abort()
+                raise
             self._http2.append(connection2)
+            self._places[connection2] = give_back
             return connection2
-        connection1 = Http1Upstream(reader, writer, self._destination)
+        connection1 = Http1Upstream(reader, writer, self._destination, self._tidy)
         connection1.busy = True
         self._http1.append(connection1)
+        self._places[connection1] = give_back
         return connection1
 
     async def _connect(self, *, http2: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

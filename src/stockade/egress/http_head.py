@@ -21,6 +21,12 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 
 Headers = list[tuple[bytes, bytes]]
 
+# Headers by which some frameworks let a request say that it is another one.
+OTHER_METHOD: Final = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
+OTHER_PATH: Final = frozenset(
+    {b"x-original-url", b"x-rewrite-url", b"x-original-uri", b"x-forwarded-uri"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -84,6 +90,11 @@ def _check_framing(head: Head) -> None:
         raise _malformed("its Transfer-Encoding is not chunked and no more")
     if lengths and codings:
         raise _malformed("it has both Content-Length and Transfer-Encoding")
+
+
+def says_other(name: bytes, known: frozenset[bytes]) -> bool:
+    """Whether a header is one of those. CGI, and so WSGI, has an underscore for a dash."""
+    return name.lower().replace(b"_", b"-") in known
 
 
 def _malformed(detail: str) -> Refusal:

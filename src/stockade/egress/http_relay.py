@@ -60,10 +60,6 @@ class HttpRequest:
         """The target without its query."""
         return self.target.partition("?")[0]
 
-    def without(self, *names: bytes) -> Headers:
-        """The headers but these; names in lower case."""
-        return [(name, value) for name, value in self.headers if name.lower() not in names]
-
 
 class ResponseHook(Protocol):
     """Sees an answer on its way to the guest."""

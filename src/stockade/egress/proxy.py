@@ -22,7 +22,7 @@ from stockade.egress.decision import (
     schemes,
 )
 from stockade.egress.front import Front, Kind, Reply
-from stockade.egress.http_head import Headers
+from stockade.egress.http_head import OTHER_METHOD, OTHER_PATH, Headers, says_other
 from stockade.egress.http_relay import HttpRelay, HttpRequest, Onward, Patience, Streams
 from stockade.egress.names import Address, BadHost, Destination, read_host
 from stockade.egress.recording import Recording
@@ -35,10 +35,6 @@ _log = logging.getLogger(__name__)
 _TLS_HANDSHAKE: Final = 22
 _REQUEST: Final = re.compile(rb"[A-Z]{1,24}( |$)")
 _LONGEST_METHOD: Final = 24
-
-# Headers by which some frameworks let a request say that it is another one.
-_OTHER_METHOD: Final = (b"x-http-method-override", b"x-http-method", b"x-method-override")
-_OTHER_PATH: Final = (b"x-original-url", b"x-rewrite-url", b"x-original-uri", b"x-forwarded-uri")
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,9 +548,9 @@ def _checked(rules: tuple[EgressRule, ...], request: HttpRequest) -> Headers:
     )
     if isinstance(verdict, Denied):
         raise Refusal.of(verdict, str(request.destination))
-    gone: tuple[bytes, ...] = ()
+    gone: frozenset[bytes] = frozenset()
     if all(rule.methods for rule in verdict.rules):
-        gone += _OTHER_METHOD
+        gone |= OTHER_METHOD
     if all(rule.path for rule in verdict.rules):
-        gone += _OTHER_PATH
-    return request.without(*gone) if gone else request.headers
+        gone |= OTHER_PATH
+    return [each for each in request.headers if not says_other(each[0], gone)]

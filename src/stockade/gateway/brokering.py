@@ -90,16 +90,23 @@ class Broker:
         path = f"/v1/tenants/{quote(tenant, safe='')}/uses"
         return _read(UseList, await self._ask("GET", path, query=query))
 
+    def check(self, request: SandboxRequest) -> None:
+        """What can be told without asking. Raises :class:`InvalidRequest`, :class:`Unavailable`."""
+        if request.ticket is not None:
+            raise InvalidRequest("sandbox.ticket", "tickets are the gateway's to give")
+        if request.egress.credentials:
+            self._require()
+
     async def admit(
         self, caller: Caller, execution: str, request: SandboxRequest
     ) -> SandboxRequest:
         """The request with a ticket for the credentials that it names, where it names any.
 
-        Raises :class:`InvalidRequest` for one that is unknown, and :class:`Refused` where the tenant's
+        A ticket is good once and soon: this comes last, once for each try. Raises
+        :class:`InvalidRequest` for one that is unknown, and :class:`Refused` where the tenant's
         policy does not cover what it was granted for.
         """
-        if request.ticket is not None:
-            raise InvalidRequest("sandbox.ticket", "tickets are the gateway's to give")
+        self.check(request)
         names = request.egress.credentials
         if not names:
             return request
@@ -120,10 +127,9 @@ class Broker:
         body: dict[str, Any] | None = None,
         query: dict[str, str] | None = None,
     ) -> bytes:
-        if self._session is None:
-            raise Unavailable("this gateway has no broker, and so no credentials")
+        session = self._require()
         try:
-            async with self._session.request(
+            async with session.request(
                 method, f"{self._base}{path}", json=body, params=query, allow_redirects=False
             ) as answer:
                 said = await answer.content.read(_MOST_ANSWER + 1)
@@ -136,6 +142,11 @@ class Broker:
         if 200 <= status < 300 and len(said) <= _MOST_ANSWER:
             return said
         raise _refusal(said)
+
+    def _require(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise Unavailable("this gateway has no broker, and so no credentials")
+        return self._session
 
 
 def _credentials(tenant: str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -179,12 +179,12 @@ class Executors:
 
     @asynccontextmanager
     async def place(
-        self, sandbox: SandboxRequest, tiers: Sequence[Tier] | None
+        self, sandbox: SandboxRequest, tiers: Sequence[Tier] | None, admit: "Admit | None" = None
     ) -> AsyncIterator["FreshPlace"]:
         """A turn for one execution. ``tiers``: to try, strongest first; ``None``: it chooses."""
         self.require()
         async with self.turns.turn(sandbox.tenant, self._patience):
-            place = FreshPlace(self, sandbox, tiers)
+            place = FreshPlace(self, sandbox, tiers, admit or _as_it_is)
             try:
                 yield place
             finally:
@@ -202,6 +202,7 @@ class Executors:
         sandbox: SandboxRequest,
         tiers: Sequence[Tier] | None,
         lease_seconds: float,
+        admit: "Admit | None" = None,
     ) -> tuple[Executor, RemoteSession]:
         """Open one on the executor with the least load. Raises what the port says."""
         self.require()
@@ -212,8 +213,9 @@ class Executors:
                     continue
                 for tier in tiers or (sandbox.tier,):
                     with attempts.next(executor) as name:
+                        admitted = await (admit or _as_it_is)(sandbox)
                         session = await executor.environment.open_session(
-                            replace(sandbox, tier=tier),
+                            replace(admitted, tier=tier),
                             id=name,
                             lease_seconds=lease_seconds,
                             keep_alive=False,
@@ -257,6 +259,14 @@ class Executors:
             pause = _CHECK_SECONDS if executor.healthy else min(2 * pause, _MOST_CHECK_SECONDS)
 
 
+Admit = Callable[[SandboxRequest], Awaitable[SandboxRequest]]
+"""What a try needs besides, such as a ticket: it is good once and soon, so each has its own."""
+
+
+async def _as_it_is(sandbox: SandboxRequest) -> SandboxRequest:
+    return sandbox
+
+
 async def _close(opening: AbstractAsyncContextManager[RemoteEnvironment]) -> None:
     # That nobody is there to confirm an end is no failure of ours: leases end what is left.
     with contextlib.suppress(StockadeError):
@@ -267,8 +277,13 @@ class FreshPlace:
     """A place for an execution in a sandbox of its own."""
 
     def __init__(
-        self, executors: Executors, sandbox: SandboxRequest, tiers: Sequence[Tier] | None
+        self,
+        executors: Executors,
+        sandbox: SandboxRequest,
+        tiers: Sequence[Tier] | None,
+        admit: Admit,
     ) -> None:
+        self._admit = admit
         self._executors = executors
         self._sandbox = sandbox
         self._tiers = tiers
@@ -291,9 +306,10 @@ class FreshPlace:
             for tier in self._tiers or (self._sandbox.tier,):
                 self._take(executor)
                 with attempts.next(executor) as name:
+                    admitted = await self._admit(self._sandbox)
                     return await executor.environment.start(
                         request,
-                        replace(self._sandbox, tier=tier),
+                        replace(admitted, tier=tier),
                         stdin=stdin,
                         on_output=on_output,
                         on_egress=on_egress,

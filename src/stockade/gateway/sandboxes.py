@@ -6,7 +6,6 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Final
 
 from sqlalchemy import select
@@ -189,17 +188,21 @@ class Sandboxes:
         self._executors.require()
         _judge_grace(seconds, self._executors.longest_lease)
         id = "s" + secrets.token_hex(16)  # noqa: A001
-        request = await self._broker.admit(caller, id, request)
+        self._broker.check(request)
         entry = await self._ledger.begin_sandbox(caller, id, request, seconds, message.workspace)
         session: RemoteSession | None = None
         try:
             executor, session = await self._executors.open_session(
-                id, request, tiers, seconds + _GRACE_SECONDS
+                id,
+                request,
+                tiers,
+                seconds + _GRACE_SECONDS,
+                lambda wanted: self._broker.admit(caller, id, wanted),
             )
             sandbox = OpenSandbox(
                 id,
                 caller,
-                replace(request, ticket=None),
+                request,
                 executor,
                 session,
                 entry,

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -11,6 +12,8 @@ from tests.gateway.api.conftest import Gateway, OpenGateway
 
 from stockade.gateway.policy import TenantPolicy
 from stockade.gateway.tenants import Tenants
+from stockade.port import Unavailable
+from stockade.port.fake import FakeEnvironment
 
 RULE = "https://api.test:443/v1"
 BODY = {"secret": SECRET, "grants": [{"rule": RULE, "way": {"kind": "bearer"}}]}
@@ -23,11 +26,15 @@ def using(*names: str) -> dict[str, object]:
 
 @asynccontextmanager
 async def both(
-    open_fake: OpenGateway, folder: Path, *, egress: tuple[str, ...] = (RULE,)
+    open_fake: OpenGateway,
+    folder: Path,
+    *,
+    egress: tuple[str, ...] = (RULE,),
+    environment: FakeEnvironment | None = None,
 ) -> AsyncIterator[tuple[Gateway, Brokered]]:
     async with (
         open_brokered(folder, trustme.CA()) as brokered,
-        open_fake(broker=gateways_broker(folder)) as gateway,
+        open_fake(broker=gateways_broker(folder), environment=environment) as gateway,
     ):
         for tenant in ("alice", "bob"):
             Tenants(gateway.services.database).set(tenant, policy=TenantPolicy(egress=egress))
@@ -131,3 +138,49 @@ async def test_without_a_broker_it_says_so(open_fake: OpenGateway) -> None:
             assert answer.status in (403, 503), answer.body
         assert (await gateway.ask("POST", "/v1/executions", using("key"))).status in (403, 503)
         assert gateway.environment.calls == []
+
+
+async def test_a_repeated_request_takes_no_ticket(open_fake: OpenGateway, folder: Path) -> None:
+    """Its answer is known: it needs neither a broker nor a secret to be opened once more."""
+    async with both(open_fake, folder) as (gateway, brokered):
+        await gateway.ask("PUT", "/v1/credentials/key", BODY)
+        headers = {"Idempotency-Key": "once"}
+        first = await gateway.ask("POST", "/v1/executions", using("key"), headers=headers)
+        assert first.status == 200, first.body
+        async with brokered.control.delete(
+            "http://broker/v1/tenants/alice/credentials/key"
+        ) as gone:
+            assert gone.status == 204
+        again = await gateway.ask("POST", "/v1/executions", using("key"), headers=headers)
+        assert again.status == 200, again.body
+        assert again.json["id"] == first.json["id"]
+        assert len(gateway.environment.calls) == 1
+
+
+class OneTierFails(FakeEnvironment):
+    """The stronger tier takes the ticket, and then has no room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tickets: list[str | None] = []
+
+    async def start(self, request: Any, sandbox: Any = None, **more: Any) -> Any:
+        self.tickets.append(sandbox.ticket)
+        if len(self.tickets) == 1:
+            raise Unavailable("there is no room")
+        return await super().start(request, sandbox, **more)
+
+
+async def test_each_try_has_a_ticket_of_its_own(open_fake: OpenGateway, folder: Path) -> None:
+    """One that was shown to an executor is used up, whatever became of the try."""
+    environment = OneTierFails()
+    async with both(open_fake, folder, environment=environment) as (gateway, _):
+        await gateway.ask("PUT", "/v1/credentials/key", BODY)
+        done = await gateway.ask("POST", "/v1/executions", using("key"))
+        assert done.status == 200, done.body
+    first, second = environment.tickets
+    assert first
+    assert second
+    assert first != second
+    # Both for the one execution, by whose name uses are told.
+    assert first.split(":")[0] == second.split(":")[0]

@@ -79,10 +79,12 @@ class Runner:
         sandbox = placed(wanted.program, message.sandbox.to_port(caller.tenant))
         tiers = judged(caller, sandbox, None, services.settings.ceilings)
         id = new_id()  # noqa: A001 - the ticket is for this execution
-        admitted = await services.broker.admit(caller, id, sandbox)
+        services.broker.check(sandbox)
         return await self._answer(
             request, caller, message, asked, wanted, sandbox,
-            lambda: services.executors.place(admitted, tiers), id=id,
+            lambda: services.executors.place(
+                sandbox, tiers, lambda wanted: services.broker.admit(caller, id, wanted)
+            ), id=id,
         )  # fmt: skip
 
     async def inside(
