@@ -219,7 +219,7 @@ class LocalEnvironment:
             taken,
             wanted.limits,
             time.monotonic() - began,
-            lambda: self._sessions.discard(session),
+            self._sessions.discard,
             egress,
         )
         self._sessions.add(session)

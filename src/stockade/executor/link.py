@@ -189,6 +189,8 @@ class Link:
         self.broken.set_result(reason)
         self._loop.remove_reader(self._read_from)
         self._loop.remove_writer(self._write_to)
+        # Each of them has this link: what they hold of output would wait for a collection of cycles.
+        self._handlers.clear()
         if not self.hello.done():
             self.hello.set_exception(SandboxLost(f"the sandbox did not start: {reason}"))
             self.hello.exception()  # nobody may be waiting

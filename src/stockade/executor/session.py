@@ -33,7 +33,7 @@ class SandboxSession:
         sandbox: Sandbox,
         limits: Limits,
         waited: float,
-        on_close: Callable[[], None],
+        on_close: Callable[["SandboxSession"], None],
         egress: SandboxEgress | None = None,
     ) -> None:
         self._sandbox = sandbox
@@ -175,7 +175,7 @@ class SandboxSession:
         try:
             await self._sandbox.destroy()
         finally:
-            self._on_close()
+            self._on_close(self)
 
     def _require_open(self) -> None:
         if self._closing is not None:

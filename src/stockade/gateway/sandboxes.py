@@ -76,7 +76,8 @@ class OpenSandbox:
         self._loop = asyncio.get_running_loop()
         self.opened = self._loop.time()
         self.ends = self.opened + lease_seconds
-        self.extended = asyncio.Event()
+        self.news = asyncio.Event()
+        """Its lease was extended, or it ends."""
 
     def __repr__(self) -> str:
         return f"<OpenSandbox {self.id} {self.state}>"
@@ -267,7 +268,7 @@ class Sandboxes:
         async with self.watched(sandbox) as session:
             await session.extend(seconds + _GRACE_SECONDS)
         sandbox.ends = asyncio.get_running_loop().time() + seconds
-        sandbox.extended.set()
+        sandbox.news.set()
 
     async def pause(self, sandbox: OpenSandbox) -> None:
         """Stop its processes; its lease goes on."""
@@ -343,16 +344,18 @@ class Sandboxes:
 
     async def _keep_lease(self, sandbox: OpenSandbox) -> None:
         loop = asyncio.get_running_loop()
-        while (left := sandbox.ends - loop.time()) > 0:
-            sandbox.extended.clear()
+        while sandbox.ending is None and (left := sandbox.ends - loop.time()) > 0:
+            sandbox.news.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(sandbox.extended.wait(), left)
+                async with asyncio.timeout(left):
+                    await sandbox.news.wait()
         self._end(sandbox, "lease")
 
     def _end(self, sandbox: OpenSandbox, reason: str) -> "asyncio.Task[None]":
         """Once, however many ask."""
         if sandbox.ending is None:
             sandbox.ending = self._spawn(self._finish(sandbox, reason))
+            sandbox.news.set()  # else who keeps its lease would wait for the end of that
         return sandbox.ending
 
     async def _finish(self, sandbox: OpenSandbox, reason: str) -> None:

@@ -31,6 +31,7 @@ from stockade.gateway.tracing import Tracing
 from stockade.gateway.workspaces import Workspaces
 from stockade.port import StockadeError
 from stockade.serving import BoundedServer, Bounds, Listening
+from stockade.serving.memory import give_large_memory_back
 from stockade.serving.tls import server_context
 
 _SWEEP_SECONDS: Final = 600.0
@@ -151,6 +152,7 @@ async def serve(settings: GatewaySettings, on_ready: Callable[[str], None] | Non
     cannot listen.
     """
     take_over()
+    give_large_memory_back()
     # The ledger writes in a thread, and each call waits for it twice: with Python's 5 ms that wait
     # is for the other thread's turn to end, and takes a tenth of a call.
     sys.setswitchinterval(_SWITCH_SECONDS)

@@ -358,3 +358,19 @@ async def test_an_executor_that_was_killed_has_lost_its_sessions(
             await gone(gateway, path)
             audited = await gateway.ask("GET", "/v1/audit?action=sandbox.closed")
             assert audited.json["records"][0]["facts"]["reason"] == "lost"
+
+
+async def test_nothing_keeps_the_lease_of_a_session_that_was_closed(open_fake: OpenGateway) -> None:
+    """It waited on for the lease's end: with a lease of a day and many sessions, memory grew."""
+
+    def keepers() -> int:
+        return sum("_keep_lease" in str(task.get_coro()) for task in asyncio.all_tasks())
+
+    async with open_fake([]) as gateway:
+        paths = [await open_sandbox(gateway, lease_seconds=60) for _ in range(3)]
+        assert keepers() == 3
+        for path in paths:
+            assert (await gateway.ask("DELETE", path)).status == 204
+        async with asyncio.timeout(10):
+            while keepers():
+                await asyncio.sleep(0.01)

@@ -27,6 +27,7 @@ from stockade.executor.service.app import Service, create_app
 from stockade.executor.service.logs import Log, ToLog, make_log
 from stockade.executor.service.settings import ExecutorSettings, SettingsError, UnixAddress
 from stockade.serving import BoundedServer, Bounds, Listening
+from stockade.serving.memory import give_large_memory_back
 from stockade.serving.tls import most_handshakes, server_context
 
 _FILES_OF_OURS: Final = 256
@@ -43,6 +44,7 @@ async def serve(settings: ExecutorSettings, on_ready: Callable[[str], None] | No
     """
     log = make_log(settings.log_level)
     _log_the_rest(log)
+    give_large_memory_back()
     # What can be wrong with the listener is found before anything is started.
     listening = _listening(settings)
     group = _group(settings)
