@@ -1,4 +1,4 @@
-"""The executor's side: what a sandbox says of a source is bounded, typed, and not believed."""
+"""The host's side: what a sandbox says of a source is bounded, typed, and not believed."""
 
 import json
 from collections.abc import AsyncIterator
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from stockade.executor.checking import CHECK_LIMITS, LARGEST_SOURCE, Finding, check_python
 from stockade.executor.local import open_local
 from stockade.port import (
     NO_EGRESS,
@@ -23,6 +22,7 @@ from stockade.port import (
     TrustLevel,
 )
 from stockade.port.fake import FakeEnvironment, Scripted
+from stockade.tools.checking import CHECK_LIMITS, LARGEST_SOURCE, Finding, check_python
 
 GOOD = {"line": 3, "column": 5, "rule": "import", "sentence": "a", "suggestion": "b"}
 

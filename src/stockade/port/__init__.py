@@ -27,6 +27,7 @@ from stockade.port.errors import (
     Refused,
     SandboxLost,
     StockadeError,
+    ToolFailed,
     Unavailable,
 )
 from stockade.port.execution import (
@@ -105,6 +106,7 @@ __all__ = [
     "TerminalSize",
     "Tier",
     "Timings",
+    "ToolFailed",
     "TrustLevel",
     "Unavailable",
     "Usage",

@@ -64,3 +64,20 @@ class Refused(StockadeError):
         super().__init__(message)
         self.code = code
         self.retry_after = retry_after
+
+
+class ToolFailed(StockadeError):
+    """A tool was called and gave no output: it raised, was ended, or returned what is none.
+
+    ``reason`` is a code of docs/tools.md; ``place`` says where: a line of its source, or a JSON
+    pointer into its output. ``execution``: the id of its record, where there is one.
+    """
+
+    def __init__(
+        self, reason: str, message: str, place: str | None = None, execution: str | None = None
+    ) -> None:
+        super().__init__(f"{message} (at {place})" if place else message)
+        self.reason = reason
+        self.message = message
+        self.place = place
+        self.execution = execution

@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from stockade.executor.namespace.image import guest_folder
-from stockade.executor.wire import WireViolation
-from stockade.executor.wire.bounded_json import load_object
 from stockade.port import (
     KIB,
     MIB,
@@ -30,6 +27,8 @@ from stockade.port import (
     SandboxRequest,
     Unavailable,
 )
+from stockade.tools import json_text
+from stockade.tools.calling import guest_file
 
 MOST_FINDINGS: Final = 200
 LARGEST_SOURCE: Final = 4 * MIB
@@ -86,16 +85,32 @@ async def check_python(
     :class:`InvalidRequest` for a wrong policy, :class:`Unavailable` or :class:`SandboxLost` where
     there was no sandbox.
     """
+    asked = request(source, policy)
+    if isinstance(asked, Finding):
+        return [asked]
+    program, stdin = asked
+    execution = await environment.run(
+        program,
+        replace(sandbox or SandboxRequest(), limits=CHECK_LIMITS, egress=NO_EGRESS),
+        stdin=stdin,
+    )
+    return findings(execution)
+
+
+def request(
+    source: bytes | str, policy: Mapping[str, object] | None
+) -> tuple[ExecutionRequest, bytes] | Finding:
+    """What looks at a source, and its standard input; or why nothing has to."""
     written = _written(policy)
     # Half a surrogate pair is no UTF-8; the checker says where it stands.
     content = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else bytes(source)
     if len(content) > LARGEST_SOURCE:
-        return [_refused(f"it has {len(content)} bytes; at most {LARGEST_SOURCE} are looked at")]
-    execution = await environment.run(
-        ExecutionRequest(PythonSource(_program())),
-        replace(sandbox or SandboxRequest(), limits=CHECK_LIMITS, egress=NO_EGRESS),
-        stdin=written + b"\n" + content,
-    )
+        return _refused(f"it has {len(content)} bytes; at most {LARGEST_SOURCE} are looked at")
+    return ExecutionRequest(PythonSource(_program())), written + b"\n" + content
+
+
+def findings(execution: Execution) -> list[Finding]:
+    """What it found. Raises where it was not looked at for no fault of the source's."""
     if execution.outcome in _OURS:
         raise SandboxLost(f"the source was not checked: {execution.detail}")
     if execution.outcome is Outcome.UNAVAILABLE:
@@ -104,13 +119,17 @@ async def check_python(
         return [_refused(f"the checker did not come to an end with it: {execution.outcome}")]
     try:
         return _read(execution)
-    except WireViolation as error:
+    except _NoFindings as error:
         return [_refused(f"the checker did not answer with findings: {error}")]
+
+
+class _NoFindings(ValueError):
+    """What came back is none of the checker's."""
 
 
 @cache
 def _program() -> bytes:
-    return (guest_folder() / "checks" / "python_source.py").read_bytes()
+    return guest_file("checks/python_source.py")
 
 
 def _written(policy: Mapping[str, object] | None) -> bytes:
@@ -128,24 +147,28 @@ def _refused(sentence: str) -> Finding:
 
 
 def _read(execution: Execution) -> list[Finding]:
-    """Raises :class:`WireViolation` for whatever the checker would not say."""
-    said = load_object(execution.result or b"", "the result", CHECK_LIMITS.result_bytes)
+    try:
+        said = json_text.load(execution.result or b"", CHECK_LIMITS.result_bytes)
+    except json_text.NoJson as error:
+        raise _NoFindings(f"the result {error}") from None
+    if type(said) is not dict:
+        raise _NoFindings("the result is no object")
     if set(said) == {"policy"}:
         raise InvalidRequest("policy", _text(said["policy"]))
-    findings = said.get("findings")
-    if set(said) != {"findings"} or type(findings) is not list:
-        raise WireViolation("the result: no list of findings")
-    if len(findings) > MOST_FINDINGS:
-        raise WireViolation(f"the result: more than {MOST_FINDINGS} findings")
-    return [_finding(item) for item in findings]
+    found = said.get("findings")
+    if set(said) != {"findings"} or type(found) is not list:
+        raise _NoFindings("the result: no list of findings")
+    if len(found) > MOST_FINDINGS:
+        raise _NoFindings(f"the result: more than {MOST_FINDINGS} findings")
+    return [_finding(item) for item in found]
 
 
 def _finding(item: object) -> Finding:
     if type(item) is not dict or set(item) != _FIELDS:
-        raise WireViolation("the result: a finding that is none")
+        raise _NoFindings("the result: a finding that is none")
     rule = _text(item["rule"])
     if not _RULE.fullmatch(rule):
-        raise WireViolation("the result: a finding's rule that is none")
+        raise _NoFindings("the result: a finding's rule that is none")
     return Finding(
         _position(item["line"]),
         _position(item["column"]),
@@ -157,13 +180,13 @@ def _finding(item: object) -> Finding:
 
 def _position(value: object) -> int:
     if type(value) is not int or not 1 <= value <= _LONGEST_LINE:
-        raise WireViolation("the result: a place that is none")
+        raise _NoFindings("the result: a place that is none")
     return value
 
 
 def _text(value: object) -> str:
     if type(value) is not str or len(value) > _LONGEST_SENTENCE:
-        raise WireViolation("the result: a text that is none, or too long")
+        raise _NoFindings("the result: a text that is none, or too long")
     return _plain(value)
 
 

@@ -1,0 +1,1 @@
+"""What calls a tool's function inside."""

@@ -1,0 +1,166 @@
+"""JSON of tenants and of guests: bounded in size, depth, values and digits before it is built."""
+
+import json
+import re
+from itertools import accumulate
+from json import JSONDecoder
+from math import isinf
+from typing import Any, Final, NoReturn
+
+from stockade.port import MIB
+
+DEEPEST: Final = 64
+MOST_VALUES: Final = 100_000
+MOST_DIGITS: Final = 100
+LARGEST: Final = 16 * MIB
+
+# As in the wire's reader: an unterminated string is swallowed in one pass.
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NO_BRACKET: Final = bytes(set(range(256)) - set(b"[{]}"))
+
+
+class NoJson(ValueError):
+    """The text is refused; the message is one sentence without a subject."""
+
+
+class SecondValue(NoJson):
+    """Something stands behind the value."""
+
+
+def load(text: bytes, most_bytes: int = LARGEST) -> Any:
+    """The one value that a text has. Raises :class:`NoJson`.
+
+    Of two members of one name another reader would take the other one, so there are no two. Texts
+    are Unicode: half a surrogate pair is none.
+    """
+    if len(text) > most_bytes:
+        raise NoJson(f"has {len(text)} bytes; at most {most_bytes} may come")
+    _check_shape(text)
+    try:
+        plain = text.decode("utf-8").lstrip(" \t\r\n")
+        value, end = _DECODER.raw_decode(plain)
+    except UnicodeDecodeError as error:
+        raise NoJson(f"is not UTF-8, at byte {error.start}") from None
+    except NoJson:
+        raise
+    except json.JSONDecodeError as error:
+        raise NoJson(f"is no JSON: {error.msg}, at character {error.pos}") from None
+    except (ValueError, RecursionError):
+        raise NoJson("is no JSON") from None
+    if plain[end:].strip(" \t\r\n"):
+        raise SecondValue("has more behind its end")
+    if "\\u" in plain:
+        check_texts(value)
+    return value
+
+
+def dump(value: object) -> bytes:
+    """Compact ASCII. Raises :class:`NoJson` for what is none."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NoJson(f"is no JSON: {error}") from None
+
+
+def canonical(value: object) -> bytes:
+    """The one spelling of a value, for digests and comparisons."""
+    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def check_texts(value: object) -> None:
+    """Raises :class:`NoJson` for a text with half a surrogate pair, with its place."""
+    left: list[tuple[str, object]] = [("", value)]
+    while left:
+        place, each = left.pop()
+        if isinstance(each, dict):
+            for name, inner in each.items():
+                _check_text(place, name)
+                left.append((f"{place}/{escaped(name)}", inner))
+        elif isinstance(each, list):
+            left += [(f"{place}/{index}", inner) for index, inner in enumerate(each)]
+        elif isinstance(each, str):
+            _check_text(place, each)
+
+
+def escaped(name: object) -> str:
+    """A member's name as a part of a JSON pointer (RFC 6901), of a bounded length."""
+    return str(name)[:100].replace("~", "~0").replace("/", "~1")
+
+
+def pointer(parts: "list[object] | tuple[object, ...]") -> str:
+    """A JSON pointer; empty for the whole."""
+    return "".join(f"/{escaped(part)}" for part in parts)
+
+
+def same(first: object, second: object) -> bool:
+    """Whether two values are the same JSON: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(
+            same(value, second[name]) for name, value in first.items()
+        )
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(same, first, second))
+    return (type(first) is type(second) and first == second) or _number(first, second)
+
+
+def _number(first: object, second: object) -> bool:
+    return isinstance(first, int | float) and isinstance(second, int | float) and first == second
+
+
+def _check_text(place: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NoJson(f"has half a surrogate pair in a text, at {place or 'its top'}") from None
+
+
+def _check_shape(text: bytes) -> None:
+    brackets = text.count(b"{") + text.count(b"[")
+    # Nothing nests deeper than it has opening brackets, or has more values than separators:
+    # that settles nearly every text.
+    if brackets <= DEEPEST and brackets + text.count(b",") <= MOST_VALUES:
+        return
+    bare = _STRING.sub(b"", text)
+    if bare.count(b"{") + bare.count(b"[") + bare.count(b",") > MOST_VALUES:
+        raise NoJson(f"has more than {MOST_VALUES} values")
+    steps = bare.translate(_STEPS, _NO_BRACKET)
+    if max(accumulate(memoryview(steps).cast("b")), default=0) > DEEPEST:
+        raise NoJson(f"is nested more than {DEEPEST} levels deep")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for name, value in pairs:
+        if name in result:
+            raise NoJson(f"has two members of the name {name[:100]!a}")
+        result[name] = value
+    return result
+
+
+def _bounded_int(text: str) -> int:
+    # int() of many digits takes quadratic time.
+    if len(text) - text.startswith("-") > MOST_DIGITS:
+        raise NoJson(f"has a number of more than {MOST_DIGITS} digits")
+    return int(text)
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if isinf(value):
+        raise NoJson(f"has a number beyond those of JSON's readers: {text[:40]}")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise NoJson(f"has {name}, which is no JSON")
+
+
+_DECODER: Final = JSONDecoder(
+    object_pairs_hook=_unique,
+    parse_float=_finite_float,
+    parse_int=_bounded_int,
+    parse_constant=_no_constant,
+)
