@@ -26,10 +26,11 @@ from tests.broker.brokered import (
 
 from stockade.broker.data import DataServer
 from stockade.broker.logs import ToLog, make_log
-from stockade.broker.room import SANDBOX_REQUESTS, NoRoom, Room, SandboxRoom
+from stockade.broker.room import SANDBOX_REQUESTS, SandboxRoom
 from stockade.broker.sandboxes import Sandboxes
 from stockade.broker.store import Opened, Store
 from stockade.broker.tickets import Tickets, TooManyTickets
+from stockade.egress.room import NoRoom, Room
 
 BEARER = {"kind": "bearer"}
 

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from tests.egress.kit import Site, client_hello, echo, listening, running
+from tests.egress.kit import QUICK, Site, client_hello, echo, listening, running
 from tests.egress.test_client_hello import with_extension
 
 from stockade.egress import BrokerDown
+from stockade.egress.room import Room
 from stockade.port.egress import MAX_DENIED, EgressUse, Scheme
 
 HERE = "in 127.0.0.0/8"
@@ -533,3 +535,138 @@ async def test_a_caller_that_is_cancelled_twice_leaves_nothing_open() -> None:
         async with asyncio.timeout(10):
             await it.proxy.aclose()
         assert repr(it.proxy).startswith("<EgressProxy 0 open")
+
+
+class Silence(asyncio.Transport):
+    """A guest's side on which nothing comes; it knows whether it was closed."""
+
+    closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Nobody reads it."""
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def silent() -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Silence]:
+    reader, transport = asyncio.StreamReader(), Silence()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    loop = asyncio.get_running_loop()
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop), transport
+
+
+async def test_a_connection_that_is_ended_before_its_first_step_is_closed() -> None:
+    async with running(policy_watched=True) as it:
+        reader, writer, transport = silent()
+        serving = asyncio.create_task(it.proxy.serve(reader, writer))
+        await asyncio.sleep(0)  # it has made its task, which has not begun
+        await it.proxy.aclose()
+        await serving
+        assert transport.closed
+
+
+async def test_connections_far_beyond_the_ceiling_are_in_the_record() -> None:
+    """They are closed unheard, or they would take what their ceiling guards."""
+    async with running(policy_watched=True, policy_connections=1) as it:
+        tasks = []
+        for _ in range(5):
+            reader, writer, _ = silent()
+            tasks.append(asyncio.create_task(it.proxy.serve(reader, writer)))
+            await asyncio.sleep(0)
+        assert repr(it.proxy).startswith("<EgressProxy 2 open")
+        (denied,) = it.proxy.use.denied
+        assert (denied.reason, denied.count) == ("connections", 3)
+        assert [each.reason for each in it.events] == ["connections"] * 3
+        await it.proxy.aclose()
+        await asyncio.gather(*tasks)
+
+
+async def test_destinations_of_one_connection_count_like_connections() -> None:
+    """Two hosts in turn on one connection are a new one each time."""
+    async with listening(Site()) as one, listening(Site()) as other:
+        rules = [f"http://localhost:{port} {HERE}" for port in (one, other)]
+        async with running(*rules, policy_total_connections=3) as it:
+            asked = [
+                f"GET http://localhost:{port}/ HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n"
+                for port in (one, other, one, other, one)
+            ]
+            answer = await it.say("".join(asked).encode())
+            assert answer.count(b"HTTP/1.1 200 OK") == 3
+            assert answer.count(b"HTTP/1.1 429 ") == 1
+            assert it.reasons == ["total-connections"]
+            assert it.proxy.use.connections == 3
+
+
+async def test_what_all_sandboxes_have_together_has_a_bound() -> None:
+    """It is the executor's own descriptors, without which it starts nothing."""
+    room = Room(2, "connections of all sandboxes together")
+    async with listening(echo) as port:
+        rule = f"tcp://localhost:{port} {HERE}"
+        async with running(rule, room=room) as it, running(rule, room=room) as beside:
+            held = [await it.connect(f"localhost:{port}") for _ in range(2)]
+            head, reader, writer = await beside.connect(f"localhost:{port}")
+            assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+            assert b"together" in await reader.read(-1)
+            writer.close()
+            assert beside.proxy.use.denials == 0
+            assert [each.reason for each in beside.events] == ["no-room"]
+            # What is denied takes none.
+            assert b"no-rule" in await beside.say(b"CONNECT a.example:443 HTTP/1.1\r\n\r\n")
+            for _, reader, writer in held:
+                writer.write_eof()
+                await reader.read(-1)
+                writer.close()
+            await it.proxy.aclose()
+            assert room.taken == 0
+            head, _, writer = await beside.connect(f"localhost:{port}")
+            assert b" 200 " in head
+            writer.close()
+
+
+async def test_a_peer_that_times_out_is_broken_and_not_out_of_time() -> None:
+    """ETIMEDOUT is a TimeoutError as well; a policy's seconds are something else."""
+
+    class Fails(Broker):
+        async def connect(
+            self, host: str, port: int, tls: bool
+        ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer, _ = silent()
+            asyncio.get_running_loop().call_later(
+                0.05, reader.set_exception, TimeoutError(110, "Connection timed out")
+            )
+            return reader, writer
+
+    async with running(broker=Fails(0), policy_credentials=("key",)) as it:
+        _, reader, writer = await it.connect("api.example.com:443")
+        writer.write(client_hello("api.example.com"))
+        await asyncio.wait_for(reader.read(-1), 20)
+        writer.close()
+        await it.proxy.aclose()
+        assert [each.reason for each in it.events if each.verdict == "ended"] == ["broken"]
+
+
+async def test_a_broker_that_is_slow_is_a_504() -> None:
+    class Slow(Broker):
+        async def connect(
+            self, host: str, port: int, tls: bool
+        ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    class Late(Broker):
+        async def connect(
+            self, host: str, port: int, tls: bool
+        ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            raise BrokerDown("it said nothing", late=True)
+
+    for broker in (Slow(0), Late(0)):
+        waits = replace(QUICK, connect_seconds=0.1)
+        async with running(broker=broker, policy_credentials=("key",), waits=waits) as it:
+            head, _, writer = await it.connect("api.example.com:443")
+            assert head.startswith(b"HTTP/1.1 504 Gateway Timeout\r\n")
+            assert b"X-Stockade-Egress: broker-down\r\n" in head
+            writer.close()

@@ -8,13 +8,13 @@ from stockade.broker.http1 import BadRequest, UpstreamBroken
 from stockade.broker.injection import Uninjectable, inject
 from stockade.broker.masking import Decoder, Masker, Masks, TooMuch, Undecodable
 from stockade.broker.messages import Answer, Body, Header, Request, Tunnel, refusal
-from stockade.broker.room import NoRoom
 from stockade.broker.sandboxes import BrokeredSandbox
 from stockade.broker.store import Store, Use
 from stockade.broker.upstream import Reach, Upstream, UpstreamFault
 from stockade.egress.decision import Denied
 from stockade.egress.http_head import OTHER_METHOD, OTHER_PATH
 from stockade.egress.names import Destination
+from stockade.egress.room import NoRoom
 from stockade.port.egress import Scheme
 
 _PLAIN: Final = (b"", b"identity")

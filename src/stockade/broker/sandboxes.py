@@ -12,10 +12,11 @@ from stockade.broker.authority import Authority
 from stockade.broker.granting import Access
 from stockade.broker.injection import masked_forms, new_placeholder
 from stockade.broker.masking import Masks
-from stockade.broker.room import ALL_BODIES, Room, SandboxRoom
+from stockade.broker.room import ALL_BODIES, SandboxRoom
 from stockade.broker.store import Opened
 from stockade.egress.decision import Denied
 from stockade.egress.names import Destination
+from stockade.egress.room import Room
 from stockade.port.egress import MAX_DENIED, EgressRule
 
 _MOST: Final = 10_000

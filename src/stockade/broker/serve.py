@@ -20,7 +20,6 @@ from stockade.broker.control.app import create_app
 from stockade.broker.data import MOST_LINE, DataServer
 from stockade.broker.keys import KeyFault, Keyring
 from stockade.broker.logs import Log, ToLog, make_log
-from stockade.broker.room import Room
 from stockade.broker.sandboxes import Sandboxes
 from stockade.broker.settings import BrokerSettings, SettingsError, SocketSettings, UnixAddress
 from stockade.broker.store import Store
@@ -29,6 +28,7 @@ from stockade.broker.upstream import Reach
 from stockade.egress.addresses import Judge
 from stockade.egress.names import Address
 from stockade.egress.resolving import Resolver, SystemResolver
+from stockade.egress.room import Room
 from stockade.serving import BoundedServer, Bounds, Listening
 from stockade.serving.tls import server_context
 

@@ -11,11 +11,11 @@ from typing import Final
 from stockade.broker.http1 import Http1Upstream, UpstreamBroken
 from stockade.broker.http2 import Http2Upstream
 from stockade.broker.messages import Answer, Request
-from stockade.broker.room import Room
 from stockade.egress.addresses import Judge
 from stockade.egress.decision import Denied, admit
 from stockade.egress.names import Address, Destination
 from stockade.egress.resolving import ResolveFailed, Resolver
+from stockade.egress.room import Room
 from stockade.port import KIB
 from stockade.port.egress import EgressRule, Scheme
 

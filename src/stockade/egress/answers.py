@@ -14,6 +14,7 @@ _PHRASES: Final = {
     431: "Request Header Fields Too Large",
     501: "Not Implemented",
     502: "Bad Gateway",
+    503: "Service Unavailable",
     504: "Gateway Timeout",
 }
 
@@ -42,7 +43,7 @@ class Refusal(Exception):
     @property
     def is_denial(self) -> bool:
         """Whether it was refused, not failed: it belongs into the record."""
-        return self.status not in (408, 502, 504)
+        return self.status not in (408, 502, 503, 504)
 
     def http(self, *, without_body: bool = False) -> bytes:
         """As an answer over HTTP/1.1."""

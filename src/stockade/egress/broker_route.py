@@ -9,6 +9,11 @@ from stockade.port.egress import Scheme
 class BrokerDown(Exception):
     """The broker cannot be reached, or does not take the connection; the message says why."""
 
+    def __init__(self, detail: str, *, late: bool = False) -> None:
+        super().__init__(detail)
+        self.late = late
+        """Whether it is there, as far as is known, and does not answer in time."""
+
 
 class BrokerRoute(Protocol):
     """Hands connections to a broker, for destinations that are its business."""

@@ -37,7 +37,7 @@ class Reply:
 
 _SOCKS5: Final = 5
 _SUCCEEDED: Final = b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"
-_SOCKS_REPLIES: Final = {400: 1, 403: 2, 429: 2, 502: 4, 504: 6, 501: 7}
+_SOCKS_REPLIES: Final = {400: 1, 403: 2, 429: 2, 502: 4, 503: 1, 504: 6, 501: 7}
 
 
 class Front:

@@ -27,11 +27,13 @@ from stockade.egress.http_relay import HttpRelay, HttpRequest, Onward, Patience,
 from stockade.egress.names import Address, BadHost, Destination, read_host
 from stockade.egress.recording import Recording
 from stockade.egress.resolving import Resolver
+from stockade.egress.room import NoRoom, Room
 from stockade.egress.traffic import Source, Traffic, tunnel
 from stockade.port.egress import EgressEvent, EgressPolicy, EgressRule, EgressUse, Network, Scheme
 
 _log = logging.getLogger(__name__)
 
+_MOST_OUT: Final = 8192
 _TLS_HANDSHAKE: Final = 22
 _REQUEST: Final = re.compile(rb"[A-Z]{1,24}( |$)")
 _LONGEST_METHOD: Final = 24
@@ -62,8 +64,13 @@ class EgressProxy:
         broker: BrokerRoute | None = None,
         on_event: Callable[[EgressEvent], None] = lambda _event: None,
         waits: Waits | None = None,
+        room: Room | None = None,
     ) -> None:
-        """``on_event`` is called from the loop and must not block."""
+        """``on_event`` is called from the loop and must not block.
+
+        ``room``: for connections to destinations, of all proxies of this process.
+        """
+        self.room = room or Room(_MOST_OUT, "connections of all sandboxes together")
         self._policy = policy
         self._resolver = resolver
         self._judge = Judge(own_addresses, public_networks)
@@ -89,7 +96,13 @@ class EgressProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection of the guest, and close it. Raises nothing of its own."""
-        if self._closed or len(self._open) >= 2 * self._policy.connections:
+        if self._closed:
+            writer.close()
+            return
+        if len(self._open) >= 2 * self._policy.connections:
+            self._opened += 1
+            # Not answered: who is to be told would have to be heard first.
+            self._recording.refused(self._too_many())
             writer.close()
             return
         # A task of its own: aclose ends it, and not the caller's.
@@ -97,6 +110,8 @@ class EgressProxy:
         self._open.add(serving)
         # Not below: a caller that is cancelled twice never comes to the end of this.
         serving.add_done_callback(self._open.discard)
+        # Nor in the task: one that is cancelled before its first step has no end of its own.
+        serving.add_done_callback(lambda _: writer.close())
         try:
             await asyncio.wait((serving,))
         finally:
@@ -121,8 +136,6 @@ class EgressProxy:
             pass  # a peer went away; the event of its end says so
         except Exception:  # noqa: BLE001 - never the guest's to see, and never the end of anything else
             _log.exception("an egress connection failed")
-        finally:
-            writer.close()
 
     # --- for one connection ------------------------------------------------------------------
 
@@ -157,11 +170,23 @@ class EgressProxy:
     def check_ceilings(self) -> None:
         """For one connection more. Raises :class:`Refusal`."""
         self._opened += 1
-        at_once, total = self._policy.connections, self._policy.total_connections
+        self._check_total()
+        if len(self._open) > self._policy.connections:
+            raise self._too_many()
+
+    def count_another(self) -> None:
+        """A guest's connection leads to one destination more. Raises :class:`Refusal`."""
+        self._opened += 1
+        self._check_total()
+
+    def _check_total(self) -> None:
+        total = self._policy.total_connections
         if self._opened > total:
             raise Refusal(429, "total-connections", f"{total} connections were opened, the most")
-        if len(self._open) > at_once:
-            raise Refusal(429, "connections", f"{at_once} connections are open, the most at once")
+
+    def _too_many(self) -> Refusal:
+        at_once = self._policy.connections
+        return Refusal(429, "connections", f"{at_once} connections are open, the most at once")
 
     def brokered(self, destination: Destination) -> tuple[Scheme, ...]:
         """What of the destination is the broker's business."""
@@ -181,7 +206,12 @@ class EgressProxy:
             async with asyncio.timeout(self._waits.connect_seconds):
                 return await self._broker.connect(destination.host.name, destination.port, tls)
         except BrokerDown as error:
-            raise Refusal(502, "broker-down", str(error), str(destination)) from None
+            status = 504 if error.late else 502
+            raise Refusal(status, "broker-down", str(error), str(destination)) from None
+        except TimeoutError:
+            seconds = self._waits.connect_seconds
+            detail = f"the broker did not answer within {seconds:g} s"
+            raise Refusal(504, "broker-down", detail, str(destination)) from None
         except OSError as error:
             detail = f"the broker cannot be reached: {error.strerror or 'it did not answer'}"
             raise Refusal(502, "broker-down", detail, str(destination)) from None
@@ -202,18 +232,22 @@ class _Connection:
         self._destination = ""
         self._let_through = False
         self._upstreams: list[asyncio.StreamWriter] = []
+        self._has_place = False
+        self._give_place: Callable[[], None] = lambda: None
 
     async def serve(self) -> None:
         proxy = self._proxy
         reason = ""
+        life = asyncio.timeout(proxy.policy.seconds)
         try:
-            async with asyncio.timeout(proxy.policy.seconds):
+            async with life:
                 await self._decide()
         except Refusal as refusal:
             reason = refusal.reason
             self._record(refusal)
         except TimeoutError:
-            reason = "seconds"
+            # A peer's ETIMEDOUT is one, too.
+            reason = "seconds" if life.expired() else "broken"
         except asyncio.CancelledError:
             reason = "closed"
             raise
@@ -223,6 +257,7 @@ class _Connection:
         finally:
             for each in self._upstreams:
                 each.close()
+            self._give_place()
             if self._let_through:
                 proxy.recording.ended(
                     self._destination,
@@ -261,6 +296,7 @@ class _Connection:
                 while (step := front.next()) is None or isinstance(step, Reply):
                     if isinstance(step, Reply):
                         self._writer.write(step.data)
+                        await self._writer.drain()
                         continue
                     if not await self._source.more():
                         return None
@@ -287,6 +323,7 @@ class _Connection:
         if all(rule.looks_inside and schemes(rule) == {Scheme.HTTPS} for rule in verdict.rules):
             raise _needs_broker(verdict.rules[0], destination)
         rules, addresses = await resolve(verdict.rules, destination, proxy.resolver, proxy.judge)
+        self.take_place()
         upstream = await connect(destination, addresses, proxy.waits.connect_seconds)
         self._upstreams.append(upstream[1])
         await self._accept()
@@ -391,6 +428,7 @@ class _Connection:
 
     async def _through_broker(self, destination: Destination, brokered: tuple[Scheme, ...]) -> None:
         tls = Scheme.HTTPS in brokered and (destination.port != 80 or len(brokered) == 1)
+        self.take_place()
         # Before the guest is told yes: a broker that is down is a 502 then.
         upstream = await self._proxy.to_broker(destination, tls=tls)
         self._upstreams.append(upstream[1])
@@ -441,6 +479,16 @@ class _Connection:
             on_refusal=self._record,
         )
         await relay.run()
+
+    def take_place(self) -> None:
+        """Before it leads anywhere: no connection of it has more than one. Raises :class:`Refusal`."""
+        if self._has_place:
+            return
+        try:
+            self._give_place = self._proxy.room.take()
+        except NoRoom as error:
+            raise Refusal(503, "no-room", str(error), self._destination) from None
+        self._has_place = True
 
     def let_through(self, destination: str, detail: str) -> None:
         """Count it, once it carries something."""
@@ -501,6 +549,7 @@ class _ByRules:
     def __init__(self, connection: _Connection, judged: _Judged | None = None) -> None:
         self._connection = connection
         self._judged = judged
+        self._connections = 0
 
     async def request(self, request: HttpRequest) -> Onward:
         """See :class:`~stockade.egress.http_relay.RequestHook`."""
@@ -526,8 +575,14 @@ class _ByRules:
     async def _connect(self, judged: _Judged) -> Streams:
         proxy = self._connection.proxy
         destination = judged.destination
-        if judged.streams is not None:
-            streams, judged.streams = judged.streams, None
+        streams, judged.streams = judged.streams, None
+        if self._connections:
+            # The guest's own is counted; where it leads next is one more.
+            proxy.count_another()
+        self._connections += 1
+        self._connection.take_place()
+        if streams is not None:
+            pass  # made already
         elif judged.rules is None:
             streams = await proxy.to_broker(destination, tls=False)
         else:

@@ -17,6 +17,20 @@ class Room(NamedTuple):
     limited_by: str
 
 
+def make_room_beside(wanted: int) -> int:
+    """Raise the limit by so many descriptors; how many there are for those that want them.
+
+    Where the hard limit leaves less, a quarter of all: then those who want them compete with
+    sandboxes, and some is better than none.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    raised = soft + wanted if hard == resource.RLIM_INFINITY else min(hard, soft + wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    return min(wanted, max(raised - soft, raised // 4))
+
+
 def make_room(sandboxes: int) -> Room:
     """Room for so many, or for as many as this process may have files open.
 

@@ -213,15 +213,20 @@ class LocalEnvironment:
         except BaseException:
             _close(egress)
             raise
-        if egress is not None:
-            egress.attach(taken.link)
-        session = SandboxSession(
-            taken,
-            wanted.limits,
-            time.monotonic() - began,
-            self._sessions.discard,
-            egress,
-        )
+        try:
+            if egress is not None:
+                egress.attach(taken.link)
+            session = SandboxSession(
+                taken,
+                wanted.limits,
+                time.monotonic() - began,
+                self._sessions.discard,
+                egress,
+            )
+        except BaseException:
+            _close(egress)
+            (self._machines if profile.tier in DEDICATED else self._pool).dispose(taken)
+            raise
         self._sessions.add(session)
         return session
 
@@ -254,6 +259,7 @@ class LocalEnvironment:
         await asyncio.gather(*self._endings)
         await self._pool.close()
         await self._tiers.close()
+        self._egress.close()
 
     async def _choose(self, wanted: SandboxRequest) -> Profile:
         self._require_open()

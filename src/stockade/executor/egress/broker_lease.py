@@ -41,9 +41,9 @@ class Lease:
         """What the broker refused, of the time that the last ``uses`` was for."""
         return self.route.denied
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Give it back."""
-        await self.route.aclose()
+        self.route.close()
 
 
 class Leases:

@@ -115,7 +115,8 @@ class BrokerLink:
             else:
                 raise
             raise BrokerDown(
-                f"the broker at {address} does not answer ({why}); nothing goes out without it"
+                f"the broker at {address} does not answer ({why}); nothing goes out without it",
+                late=isinstance(error, TimeoutError),
             ) from None
 
 
@@ -208,9 +209,13 @@ class BrokeredSandbox:
             self._writer.transport.abort()
             return ()
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """End it without asking."""
         self._writer.transport.abort()
+
+    async def aclose(self) -> None:
+        """The same, and wait for that."""
+        self.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 

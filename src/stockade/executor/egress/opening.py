@@ -1,10 +1,10 @@
 """What an executor needs for egress, and how a sandbox comes to have it."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from stockade.executor.descriptors import make_room_beside
 from stockade.executor.egress.accepting import Accepting, Proxy
 from stockade.executor.egress.trust import (
     system_bundle,
@@ -28,8 +28,11 @@ from stockade.port.egress import MAX_DENIED, Network, network_of
 if TYPE_CHECKING:
     from stockade.egress.broker_route import BrokerRoute
     from stockade.egress.resolving import SystemResolver
+    from stockade.egress.room import Room
     from stockade.executor.egress.own_addresses import OwnAddresses
 
+_MOST_OUT: Final = 8192
+"""Connections to destinations, of all sandboxes of an executor together."""
 PUBLIC_NETWORKS_VARIABLE = "STOCKADE_EGRESS_PUBLIC_NETWORKS"
 
 
@@ -60,8 +63,8 @@ class BrokerLease(Protocol):
         """What the broker refused, of the time that the last ``uses`` was for."""
         ...
 
-    async def aclose(self) -> None:
-        """Give it back."""
+    def close(self) -> None:
+        """Give it back, at once: whoever does that may be the last thing that is done here."""
         ...
 
 
@@ -99,6 +102,7 @@ class Egress:
         self._settings = settings
         self._own_addresses: OwnAddresses | None = None
         self._resolver: SystemResolver | None = None
+        self._room: Room | None = None
 
     def __repr__(self) -> str:
         return f"<Egress {self._settings!r}>"
@@ -137,10 +141,15 @@ class Egress:
         # Who has no egress does not wait for what it takes.
         from stockade.egress.proxy import EgressProxy
         from stockade.egress.resolving import SystemResolver
+        from stockade.egress.room import Room
         from stockade.executor.egress.own_addresses import OwnAddresses
 
         own = self._own_addresses = self._own_addresses or OwnAddresses()
         resolver = self._resolver = self._resolver or SystemResolver()
+        if self._room is None:
+            # Descriptors that guests decide on: without a bound, none were left for sandboxes.
+            self._room = Room(make_room_beside(_MOST_OUT), "connections of all sandboxes together")
+        room = self._room
 
         def make(on_event: Callable[[EgressEvent], None]) -> Proxy:
             return EgressProxy(
@@ -150,9 +159,16 @@ class Egress:
                 own_addresses=own,
                 broker=None if lease is None else lease.route,
                 on_event=on_event,
+                room=room,
             )
 
         return make
+
+    def close(self) -> None:
+        """No sandbox is left. What it waits for of the resolver, nobody waits for any more."""
+        if self._resolver is not None:
+            self._resolver.close()
+            self._resolver = None
 
 
 class SandboxEgress:
@@ -167,7 +183,6 @@ class SandboxEgress:
         self._policy = policy
         self._make_proxy = make_proxy
         self._lease = lease
-        self._closing: asyncio.Task[None] | None = None
         self._files: Mapping[str, bytes] | None = None
         self.accepting: Accepting | None = None
 
@@ -223,5 +238,5 @@ class SandboxEgress:
         """Nobody listens any more; what was lent goes back."""
         if self.accepting is not None:
             self.accepting.close()
-        if self._lease is not None and self._closing is None:
-            self._closing = asyncio.create_task(self._lease.aclose())
+        if self._lease is not None:
+            self._lease.close()
