@@ -396,9 +396,10 @@ async def test_a_slow_sink_at_the_wall_clock_costs_no_session(
         execution = await session.run(shell("echo x; exec sleep 60"), on_output=sink)
         assert execution.outcome is Outcome.WALL_CLOCK, explain(execution)
         again = await session.run(command("echo", "again"))
-        if traits.slowness > 1 and again.outcome is Outcome.WALL_CLOCK:
-            # An emulated machine that stood still has its clock's ticks to catch up with.
-            again = await session.run(command("echo", "again"))
+        for _ in range(3):
+            # A busy host, or an emulated machine that stood still, may take that long.
+            if again.outcome is Outcome.WALL_CLOCK:
+                again = await session.run(command("echo", "again"))
         assert stdout_of(again) == "again\n"
 
 

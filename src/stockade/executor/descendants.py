@@ -41,6 +41,16 @@ def go_on(init: int) -> bool:
     return all(_state(pid) not in b"T" for pid, _ in _below(init))
 
 
+def awaits(pid: int, number: signal.Signals) -> bool:
+    """Whether a signal was sent to a process that it has not taken yet: proc_pid_status(5)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return False
+    masks = [line for line in status.splitlines() if line.startswith((b"SigPnd:", b"ShdPnd:"))]
+    return any(int(mask.split()[1], 16) >> (number - 1) & 1 for mask in masks)
+
+
 def _state(pid: int) -> bytes:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()

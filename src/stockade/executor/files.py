@@ -17,7 +17,7 @@ from stockade.port import (
 
 _ANSWER_BYTES: Final = 65_536
 _QUEUE_BYTES: Final = 262_144
-PATIENCE_SECONDS: Final = 5.0
+PATIENCE_SECONDS: Final = 20.0
 """How long the agent may be silent while something is asked of it."""
 MAX_ENTRIES: Final = 100_000
 """Entries of one folder that are listed; a longer listing is refused, never cut silently."""

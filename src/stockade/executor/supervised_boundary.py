@@ -7,14 +7,14 @@ from typing import Final, Protocol
 
 from stockade.executor.boundary import BoundaryUsage
 from stockade.executor.cgroups import GuestCeilings, GuestCgroup
-from stockade.executor.descendants import go_on, stand_still
+from stockade.executor.descendants import awaits, go_on, stand_still
 from stockade.executor.pid_namespace import PidNamespaceBoundary
-from stockade.port import Enforcement, Limits, Tier
+from stockade.port import Enforcement, Limits, SandboxLost, Tier
 
 # A ceiling of the pids controller would strike the kernel itself, which crashes when it cannot
 # start a thread.
 NO_CEILING: Final = 1 << 15
-_TRIES: Final = 100
+_TRIES: Final = 1000
 _PAUSE_SECONDS: Final = 0.01
 
 
@@ -81,19 +81,26 @@ class SupervisedBoundary(PidNamespaceBoundary):
 
     async def freeze(self) -> None:
         """The kernel stands still, its agent too."""
-        await self._signal_until(signal.SIGUSR1, stand_still)
+        # Of two signals that wait for the init the lower comes first, whichever was sent first: the
+        # one that let the sandbox out of the pool would undo this.
+        await self._until(lambda init: not awaits(init, signal.SIGUSR2))
+        await self._until(stand_still, signal.SIGUSR1)
 
     async def thaw(self) -> None:
         """It goes on."""
-        await self._signal_until(signal.SIGUSR2, go_on)
+        await self._until(go_on, signal.SIGUSR2)
 
-    async def _signal_until(self, number: signal.Signals, done: Callable[[int], bool]) -> None:
-        """Until it is so: of two signals that wait for the init, not the first one sent comes first."""
+    async def _until(
+        self, done: Callable[[int], bool], number: signal.Signals | None = None
+    ) -> None:
+        """Send a signal until it is so. Raises :class:`SandboxLost` where that takes seconds."""
         for _ in range(_TRIES):
-            self.signal_init(number)
+            if number is not None:
+                self.signal_init(number)
             if await asyncio.to_thread(done, self.init):
                 return
             await asyncio.sleep(_PAUSE_SECONDS)
+        raise SandboxLost(f"it did not obey within {_TRIES * _PAUSE_SECONDS:g} s")
 
     def thaw_to_end(self) -> None:
         """The agent is needed for it."""

@@ -142,11 +142,11 @@ async def test_a_file_that_breaks_off_is_not_written_whole(caller: Caller) -> No
 
 async def test_files_of_every_size_come_back(caller: Caller) -> None:
     path = f"/v1/sandboxes/{await caller.open()}/files"
-    for size in (0, 1, 17_000, 19_000, 65_536, 1_000_000, 50_000_000):
+    for size in (0, 1, 17_000, 19_000, 65_536, 1_000_000, 12_000_000):
         data = bytes(1000) * (size // 1000) + b"y" * (size % 1000)
         assert (await caller.call("PUT", f"{path}/f", data)).status == 204
         answer = await caller.call("GET", f"{path}/f")
-        assert answer.whole
+        assert answer.whole, caller.log.getvalue()[-2000:]
         assert answer.body == data
 
 
