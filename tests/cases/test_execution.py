@@ -166,7 +166,7 @@ async def test_the_next_run_never_meets_the_dying_one(
     real: ExecutionEnvironment, traits: Traits
 ) -> None:
     """CASES 112: the timed-out thread keeps running; the container is reused at once."""
-    seconds = 0.3 + traits.next_start_seconds
+    seconds = 0.8 + traits.next_start_seconds
     async with await real.open_session(small(wall_seconds=seconds)) as session:
         for _ in range(3):
             ran = await session.run(
@@ -176,7 +176,8 @@ async def test_the_next_run_never_meets_the_dying_one(
             )
             assert ran.outcome is Outcome.WALL_CLOCK
             text = "import os; print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit()) == [1, os.getpid()])"
-            assert stdout_of(await session.run(source(text))) == "True\n"
+            # Not how it ends: on a busy host the limit may be there first.
+            assert (await session.run(source(text))).stdout.text() == "True\n"
 
 
 # --- ends ---

@@ -502,7 +502,7 @@ async def test_an_agent_that_stands_still_is_noticed(
 
 
 async def test_an_idle_agent_that_stands_still_is_noticed(
-    real: ExecutionEnvironment, traits: Traits
+    real: ExecutionEnvironment, traits: Traits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Heard()
     async with await real.open_session(small(wall_seconds=traits.seconds(1))) as session:
@@ -511,6 +511,7 @@ async def test_an_idle_agent_that_stands_still_is_noticed(
         await running.cancel()
         assert (await soon(running.wait())).outcome is Outcome.CANCELLED
         Watch(session).stand_still()
+        monkeypatch.setattr("stockade.executor.files.PATIENCE_SECONDS", 1.0)
         with pytest.raises(SandboxLost):
             await soon(session.list_files(), 15)
 
