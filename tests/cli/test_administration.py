@@ -260,3 +260,25 @@ def test_a_log_on_a_read_only_disk_is_not_passed_over(
     ended = run("audit", "verify")
     assert ended.code == 69
     assert "the rest is in gateway.db-wal" in ended.said
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (("none",), "none"),
+        (("public",), ["public"]),
+        (("api.example.com:443", "*.example.com"), ["api.example.com:443", "*.example.com"]),
+    ],
+)
+def test_what_a_tenants_code_may_reach(run: Run, given: tuple[str, ...], kept: object) -> None:
+    options = [word for rule in given for word in ("--egress", rule)]
+    assert run("tenant", "add", "acme", *options).code == 0
+    assert json.loads(run("tenant", "show", "acme", "--json").out)["policy"]["egress"] == kept
+    assert b"egress" in run("tenant", "show", "acme").out
+    # What is set takes the place of what was, and what is wrong changes nothing.
+    assert run("tenant", "set", "acme", "--egress", "other.example").code == 0
+    for wrong in (("not a rule",), ("none", "a.example"), ("public", "none")):
+        options = [word for rule in wrong for word in ("--egress", rule)]
+        assert run("tenant", "set", "acme", *options).code == 64, wrong
+    shown = json.loads(run("tenant", "show", "acme", "--json").out)
+    assert shown["policy"]["egress"] == ["other.example"]

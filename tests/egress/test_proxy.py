@@ -670,3 +670,53 @@ async def test_a_broker_that_is_slow_is_a_504() -> None:
             assert head.startswith(b"HTTP/1.1 504 Gateway Timeout\r\n")
             assert b"X-Stockade-Egress: broker-down\r\n" in head
             writer.close()
+
+
+async def test_guests_that_read_nothing_are_held_little_for() -> None:
+    """What they do not take stands in the executor, which no limit of a sandbox counts."""
+
+    class Full(Silence):
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            if bytes(data[:12]) != b"HTTP/1.1 200":
+                protocol = self.get_protocol()
+                assert isinstance(protocol, asyncio.StreamReaderProtocol)
+                protocol.pause_writing()
+                full.add(id(self))
+
+        def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+            self._its_protocol = protocol
+
+        def get_protocol(self) -> asyncio.BaseProtocol:
+            return self._its_protocol
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await all_open.wait()
+        while True:
+            writer.write(bytes(1 << 20))
+            await writer.drain()
+
+    full: set[int] = set()
+    all_open = asyncio.Event()
+    async with (
+        listening(flood) as port,
+        running(f"tcp://localhost:{port} {HERE}", policy_connections=96) as it,
+    ):
+        tasks = []
+        for _ in range(96):
+            reader = asyncio.StreamReader()
+            protocol = asyncio.StreamReaderProtocol(reader)
+            transport = Full()
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
+            reader.feed_data(f"CONNECT localhost:{port} HTTP/1.1\r\n\r\n".encode())
+            tasks.append(asyncio.create_task(it.proxy.serve(reader, writer)))
+        async with asyncio.timeout(60):
+            while it.proxy.use.connections < 96:
+                await asyncio.sleep(0.01)
+            all_open.set()
+            while len(full) < 96:
+                await asyncio.sleep(0.01)
+        assert it.proxy.use.received_bytes <= 96 * 65_536
+        await it.proxy.aclose()
+        await asyncio.gather(*tasks)

@@ -83,7 +83,7 @@ async def test_a_guest_that_reads_nothing_holds_the_writer_back() -> None:
             while True:
                 writer.write(bytes(65_536))
                 written += 65_536
-                if writer.transport.get_write_buffer_size() > 131_072:
+                if writer.transport.get_write_buffer_size() > WINDOW // 2:
                     held.set()
                 await writer.drain()
 

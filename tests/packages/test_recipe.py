@@ -36,7 +36,16 @@ def test_a_recipe_reaches_the_indexes_that_it_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["file:///etc", "index.example", "https://user:word@index.example", "https://", ""]
+    "url",
+    [
+        "file:///etc",
+        "index.example",
+        "https://user:word@index.example",
+        "https://",
+        "",
+        "https://index.example:99999",
+        "https://[::1/index",
+    ],
 )
 def test_what_is_no_index_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest, match="index"):

@@ -39,6 +39,7 @@ def test_a_rule_is_read_as_a_person_writes_it(text: str, written: str) -> None:
         "ftp://x", "example.com.", "x:0", "x:65536", "tcp://x", "tcp://x:1/path", "GET tcp://x:1",
         "http://h/../a", "http://h//a", "http://h/%2e", "user@host", "ex ample", "a\0b", "exämple.com",
         "[::1]:443 in 10.0.0.0/8", "h in nowhere", "http://10.1.2.3/12", "get https://h", "[fe80::1%eth0]",
+        "a.example:\u0663", "\u0661.2.3.4",
     ],
 )  # fmt: skip
 def test_what_is_no_rule_is_refused(text: str) -> None:
@@ -53,6 +54,11 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     except InvalidRequest:
         return
     assert EgressRule.parse(str(rule)) == rule
+
+
+def test_true_is_no_number_of_seconds() -> None:
+    with pytest.raises(InvalidRequest, match="seconds is bool"):
+        EgressPolicy(seconds=True)
 
 
 def test_a_policy_is_a_value_that_never_changes() -> None:

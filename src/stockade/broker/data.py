@@ -334,7 +334,7 @@ async def _start_tls(
     writer: asyncio.StreamWriter, context: Any
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=256 * KIB, loop=loop)
+    reader = asyncio.StreamReader(limit=64 * KIB, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport = await loop.start_tls(
         writer.transport,

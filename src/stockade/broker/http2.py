@@ -29,7 +29,7 @@ from stockade.port.egress import Scheme
 
 _STREAMS: Final = 100
 _STREAM_WINDOW: Final = 256 * KIB
-_WINDOW: Final = 2048 * KIB
+_WINDOW: Final = 1024 * KIB
 _READ: Final = 64 * KIB
 _MOST_RESETS: Final = 1000
 """By a guest on one connection, before it is taken for an attack (CVE-2023-44487)."""

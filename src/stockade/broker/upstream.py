@@ -19,7 +19,7 @@ from stockade.egress.room import Room
 from stockade.port import KIB
 from stockade.port.egress import EgressRule, Scheme
 
-_BUFFER: Final = 256 * KIB
+_BUFFER: Final = 64 * KIB
 _MOST_TRIED: Final = 4
 """Addresses of one name."""
 _MOST_OPEN: Final = 16_384

@@ -216,6 +216,8 @@ def _changed(
         new["tiers"] = tiers
     if trust:
         new["trust"] = trust
+    if "none" in egress and len(egress) > 1:
+        raise click.UsageError("--egress none: nothing is allowed beside it; leave one of them out")
     if egress:
         new["egress"] = "none" if egress == ("none",) else egress
     if keep_source is not None:

@@ -14,6 +14,7 @@ from stockade.egress.traffic import LARGEST_PIECE
 from stockade.port.egress import EgressRule
 
 _MOST_TRIED = 8
+_SMALL = 128 * 1024
 
 
 async def resolve(
@@ -41,9 +42,15 @@ async def resolve(
 
 
 async def connect(
-    destination: Destination, addresses: Sequence[Address], seconds: float
+    destination: Destination,
+    addresses: Sequence[Address],
+    seconds: float,
+    piece: int = LARGEST_PIECE,
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the first address that answers. Nothing is resolved. Raises :class:`Refusal`."""
+    """Connect to the first address that answers. Nothing is resolved. Raises :class:`Refusal`.
+
+    ``piece``: about as much of what comes is kept before somebody reads it.
+    """
     failed = "has no address"
     try:
         async with asyncio.timeout(seconds):
@@ -51,7 +58,7 @@ async def connect(
                 try:
                     # One that is silent shall not use up the time of the others.
                     async with asyncio.timeout(max(1.0, seconds / 2)):
-                        return await _connect(address, destination.port)
+                        return await _connect(address, destination.port, piece)
                 except TimeoutError:
                     failed = f"at {address} did not answer"
                 except OSError as error:
@@ -68,7 +75,7 @@ async def connect(
 
 
 async def _connect(
-    address: Address, port: int
+    address: Address, port: int, piece: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
     # The protocol is named: asyncio sets TCP_NODELAY on no other socket.
@@ -76,8 +83,11 @@ async def _connect(
     try:
         upstream.setblocking(False)
         upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if piece < _SMALL:
+            # Before it connects, or the peer was promised more. A loop reads all that is there.
+            upstream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, piece)
         await asyncio.get_running_loop().sock_connect(upstream, (str(address), port))
-        return await asyncio.open_connection(sock=upstream, limit=LARGEST_PIECE)
+        return await asyncio.open_connection(sock=upstream, limit=piece)
     except BaseException:
         upstream.close()
         raise

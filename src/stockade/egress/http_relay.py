@@ -15,7 +15,7 @@ import h11
 from stockade.egress.answers import Refusal
 from stockade.egress.http_head import MAX_HEAD, Head, Headers, find_head, read_head
 from stockade.egress.names import BadHost, Destination, printable, read_authority
-from stockade.egress.traffic import LARGEST_PIECE, Source, Traffic, tunnel
+from stockade.egress.traffic import Source, Traffic, tunnel
 from stockade.port.egress import Scheme
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -395,7 +395,7 @@ class HttpRelay:
                 ) from None
             if event is h11.NEED_DATA:
                 try:
-                    data = await upstream.reader.read(LARGEST_PIECE)
+                    data = await upstream.reader.read(self._traffic.received.piece)
                 except OSError:
                     self._raise_of(upload)
                     raise

@@ -28,7 +28,7 @@ from stockade.egress.names import Address, BadHost, Destination, read_host
 from stockade.egress.recording import Recording
 from stockade.egress.resolving import Resolver
 from stockade.egress.room import NoRoom, Room
-from stockade.egress.traffic import Source, Traffic, tunnel
+from stockade.egress.traffic import Source, Traffic, piece_of, tunnel
 from stockade.port.egress import EgressEvent, EgressPolicy, EgressRule, EgressUse, Network, Scheme
 
 _log = logging.getLogger(__name__)
@@ -71,14 +71,14 @@ class EgressProxy:
         ``room``: for connections to destinations, of all proxies of this process.
         """
         self.room = room or Room(_MOST_OUT, "connections of all sandboxes together")
+        self._open: set[asyncio.Task[None]] = set()
         self._policy = policy
         self._resolver = resolver
         self._judge = Judge(own_addresses, public_networks)
         self._broker = broker
         self._waits = waits or Waits()
-        self._traffic = Traffic.under(policy)
+        self._traffic = Traffic.under(policy, self.piece)
         self._recording = Recording(self._traffic, on_event)
-        self._open: set[asyncio.Task[None]] = set()
         self._opened = 0
         self._closed = False
 
@@ -166,6 +166,10 @@ class EgressProxy:
     @property
     def broker(self) -> BrokerRoute | None:
         return self._broker
+
+    def piece(self) -> int:
+        """How much of one connection is held here, now that there are so many."""
+        return piece_of(len(self._open))
 
     def check_ceilings(self) -> None:
         """For one connection more. Raises :class:`Refusal`."""
@@ -324,7 +328,7 @@ class _Connection:
             raise _needs_broker(verdict.rules[0], destination)
         rules, addresses = await resolve(verdict.rules, destination, proxy.resolver, proxy.judge)
         self.take_place()
-        upstream = await connect(destination, addresses, proxy.waits.connect_seconds)
+        upstream = await connect(destination, addresses, proxy.waits.connect_seconds, proxy.piece())
         self._upstreams.append(upstream[1])
         await self._accept()
         spoken = frozenset().union(*(schemes(rule) for rule in rules))
@@ -586,7 +590,9 @@ class _ByRules:
         elif judged.rules is None:
             streams = await proxy.to_broker(destination, tls=False)
         else:
-            streams = await connect(destination, judged.addresses, proxy.waits.connect_seconds)
+            streams = await connect(
+                destination, judged.addresses, proxy.waits.connect_seconds, proxy.piece()
+            )
         by = "by the broker" if judged.rules is None else str(judged.rules[0])
         self._connection.let_through(str(destination), by)
         return streams

@@ -10,7 +10,14 @@ from stockade.egress.answers import Refusal
 from stockade.port.egress import EgressPolicy
 
 LARGEST_PIECE = 256 * 1024
+_SMALLEST_PIECE = 16 * 1024
+_TOGETHER = 4 * 1024 * 1024
 _BURST_SECONDS = 0.25
+
+
+def piece_of(connections: int) -> int:
+    """How much of each may be here at once: a guest that reads nothing makes us hold it for all."""
+    return max(_SMALLEST_PIECE, min(LARGEST_PIECE, _TOGETHER // max(1, connections)))
 
 
 class Meter(Protocol):
@@ -31,7 +38,10 @@ class Meter(Protocol):
 class _Ceiling:
     """Over all connections of an execution."""
 
-    def __init__(self, what: str, ceiling: int, per_second: int | None) -> None:
+    def __init__(
+        self, what: str, ceiling: int, per_second: int | None, most_piece: Callable[[], int]
+    ) -> None:
+        self._most_piece = most_piece
         self._what = what
         self._ceiling = ceiling
         self._per_second = per_second
@@ -41,9 +51,10 @@ class _Ceiling:
     @property
     def piece(self) -> int:
         """How much to read at once, so that a slow rate is an even one."""
+        most = self._most_piece()
         if self._per_second is None:
-            return LARGEST_PIECE
-        return max(1024, min(LARGEST_PIECE, self._per_second // 8))
+            return most
+        return max(1024, min(most, self._per_second // 8))
 
     async def take(self, size: int) -> None:
         """Count bytes before they go on, and wait for their turn. Raises :class:`Refusal`."""
@@ -85,11 +96,13 @@ class Traffic:
     received: Meter
 
     @classmethod
-    def under(cls, policy: EgressPolicy) -> Self:
-        """All of an execution's."""
+    def under(
+        cls, policy: EgressPolicy, most_piece: Callable[[], int] = lambda: LARGEST_PIECE
+    ) -> Self:
+        """All of an execution's. ``most_piece``: what may be read at once, as it is now."""
         return cls(
-            _Ceiling("sent", policy.sent_bytes, policy.bytes_per_second),
-            _Ceiling("received", policy.received_bytes, policy.bytes_per_second),
+            _Ceiling("sent", policy.sent_bytes, policy.bytes_per_second, most_piece),
+            _Ceiling("received", policy.received_bytes, policy.bytes_per_second, most_piece),
         )
 
     def of_one_connection(self) -> "Traffic":
@@ -150,8 +163,7 @@ async def pump(
     change: Callable[[bytes], bytes] | None = None,
 ) -> None:
     """Carry bytes one way until their end, and pass the end on."""
-    size = meter.piece
-    while data := await source.read(size):
+    while data := await source.read(meter.piece):
         await meter.take(len(data))
         writer.write(change(data) if change is not None else data)
         await writer.drain()

@@ -47,7 +47,11 @@ class Indexes:
 
 
 def _rule(url: str) -> EgressRule:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        given = parts.port
+    except ValueError as error:  # of a port beyond 65535, or half a bracket
+        raise InvalidRequest("packages", f"{url!r}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidRequest("packages", f"{url!r} is not the http or https address of an index")
     if parts.username is not None or parts.password is not None:
@@ -55,7 +59,7 @@ def _rule(url: str) -> EgressRule:
             "packages", "an index's address with a password would carry it into the sandbox"
         )
     scheme = Scheme(parts.scheme)
-    port = parts.port or (443 if scheme is Scheme.HTTPS else 80)
+    port = given or (443 if scheme is Scheme.HTTPS else 80)
     return EgressRule(parts.hostname.lower(), port, scheme)
 
 

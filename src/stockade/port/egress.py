@@ -40,7 +40,8 @@ _PATH: Final = re.compile(r"/[A-Za-z0-9._~!$&'()*+,=:@/-]*")
 _RULE: Final = re.compile(
     r"(?:(?P<methods>[A-Z]+(?:,[A-Z]+)*) )?(?:(?P<scheme>[a-z]+)://)?"
     r"(?P<host>\[[^\]]*\](?:/\d+)?|\d+(?:\.\d+){3}(?:/\d+)?|[^/:\s]+)"
-    r"(?::(?P<port>\d{1,5}))?(?P<path>/\S*)?"
+    r"(?::(?P<port>\d{1,5}))?(?P<path>/\S*)?",
+    re.ASCII,
 )
 
 
@@ -206,6 +207,9 @@ class EgressPolicy:
             _whole(name, getattr(self, name), 1, most)
         if self.bytes_per_second is not None:
             _whole("bytes_per_second", self.bytes_per_second, 1024, 2**62)
+        # True is an int for Python, and no number of seconds for anybody.
+        if isinstance(self.seconds, bool):
+            raise InvalidRequest("egress", "seconds is bool, not a number")
         _kind("seconds", self.seconds, (int, float), "a number")
         if not 0 < self.seconds <= 86_400:
             raise InvalidRequest("egress", f"seconds is {self.seconds!r}, not above 0 to 86400")

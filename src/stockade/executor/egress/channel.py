@@ -9,7 +9,6 @@ from stockade.executor.link import Link
 from stockade.executor.wire import WINDOW, Closed, Data, Event, Granted, Reset
 
 _FRAME: Final = 65_536
-_HIGH_WATER: Final = 131_072
 _LEAST_SHARE: Final = 65_536
 _TOGETHER: Final = 8 * 1_048_576
 """What a guest that reads nothing makes its agent hold, over all its connections, or little more."""
@@ -26,6 +25,11 @@ class Shares:
     def each(self) -> int:
         """Bytes on their way to the guest, of one connection."""
         return min(WINDOW, max(_LEAST_SHARE, _TOGETHER // max(1, self.connections)))
+
+    @property
+    def high_water(self) -> int:
+        """Bytes that wait behind those, before whoever writes waits too."""
+        return self.each // 2
 
 
 class ChannelTransport(asyncio.Transport):
@@ -132,7 +136,7 @@ class ChannelTransport(asyncio.Transport):
             )
         self._waiting_bytes += size
         self._send_waiting()
-        if self._waiting_bytes > _HIGH_WATER and not self._writing_paused:
+        if self._waiting_bytes > self._shares.high_water and not self._writing_paused:
             self._writing_paused = True
             self._streams.pause_writing()
 
@@ -145,7 +149,7 @@ class ChannelTransport(asyncio.Transport):
             piece = self._waiting.popleft()
             self._waiting_bytes -= len(piece)
             link.send(channel, piece)
-        if self._writing_paused and self._waiting_bytes <= _HIGH_WATER // 4:
+        if self._writing_paused and self._waiting_bytes <= self._shares.high_water // 4:
             self._writing_paused = False
             self._streams.resume_writing()
         if self._eof and not self._waiting:
@@ -169,7 +173,8 @@ class ChannelTransport(asyncio.Transport):
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         """When the writer is paused, and resumed."""
-        return _HIGH_WATER // 4, _HIGH_WATER
+        high = self._shares.high_water
+        return high // 4, high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """They are what they are: a guest decides how long a buffer is full."""
