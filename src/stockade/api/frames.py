@@ -20,6 +20,10 @@ MOST_BYTES: Final = 1024 * 1024
 MOST_EGRESS_BYTES: Final = 32 * 1024
 MOST_JSON_BYTES: Final = 8 * 1024 * 1024
 """Of a record without its bytes, or a problem: thousands of artefacts with long names."""
+GATHERED_SECONDS: Final = 0.005
+"""How long STARTED and output may wait for what goes out with them. docs/api.md promises it."""
+GATHERED_BYTES: Final = 16 * 1024
+"""Of what waits; more goes at once."""
 
 
 class FrameType(IntEnum):

@@ -136,6 +136,8 @@ class Reader:
             behind = bisect_left(log._pieces, after + 1, key=lambda piece: piece.end)  # noqa: SLF001
             self.number += behind
         """Of the piece that comes next."""
+        self.pause: float | None = None
+        """In seconds; it may be set anew between two pieces."""
         self._log = log
 
     async def pieces(
@@ -147,6 +149,7 @@ class Reader:
         """
         log = self._log
         begun = False
+        self.pause = pause
         while True:
             if self.number < log._first:  # noqa: SLF001
                 raise TooSlow
@@ -154,7 +157,7 @@ class Reader:
             if index >= len(log._pieces):  # noqa: SLF001
                 if log.ended:
                     return
-                if not await _came(log._news, pause):  # noqa: SLF001
+                if not await _came(log._news, self.pause):  # noqa: SLF001
                     yield None
                 continue
             piece = log._pieces[index]  # noqa: SLF001

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from stockade.api.problems import MEDIA_TYPE, Code, Problem
 from stockade.serving.bounds import Bounds
+from stockade.serving.joined import JoinedWrites
 
 _LEAST_HELD: Final = 2048
 """For a request's objects, however short it is."""
@@ -54,6 +55,8 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        joined: Any = JoinedWrites(transport, self.loop)
+        self.transport = joined
         if len(self.connections) > self._bounds.connections:
             self._refuse(
                 HTTPStatus.SERVICE_UNAVAILABLE,

@@ -109,7 +109,21 @@ class Executions:
         self._living[key] = served
         self._none_lives.clear()
         self._metrics.running.inc()
-        answer = FramesAnswer(send, served.id, self._stalled_seconds)
+        # Who sends its input apart waits for STARTED, and perhaps for an echo.
+        answer = FramesAnswer(
+            send, served.id, self._stalled_seconds, brisk=served.stdin is not None
+        )
+        try:
+            task = await self._see_through(served, start, receive, answer)
+            await self._answer(served, task, answer)
+        finally:
+            answer.close()
+
+    async def _see_through(
+        self, served: Served, start: Start, receive: Receive, answer: FramesAnswer
+    ) -> "asyncio.Task[Execution]":
+        """Until nothing of it lives."""
+        key = served.tenant, served.id
         served.task = asyncio.create_task(_conduct(served, start, answer))
         gone = asyncio.create_task(_until_gone(receive))
         try:
@@ -125,7 +139,7 @@ class Executions:
             self._metrics.running.dec()
             # What was refused never ran: the same id may be tried again.
             (self._seen.end if _may_have_run(served) else self._seen.release)(*key)
-        await self._answer(served, served.task, answer)
+        return served.task
 
     async def _answer(
         self, served: Served, task: "asyncio.Task[Execution]", answer: FramesAnswer

@@ -11,8 +11,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from stockade.api.answers import OmittedMessage, OutputMessage, StartedMessage
+from stockade.api.frames import (
+    GATHERED_BYTES,
+    GATHERED_SECONDS,
+    FrameType,
+    encode_output,
+    encode_record,
+)
 from stockade.api.frames import MEDIA_TYPE as FRAMES
-from stockade.api.frames import FrameType, encode_output, encode_record
 from stockade.api.frames import encode as frame
 from stockade.api.problems import Code, Problem
 from stockade.api.records import EgressEventMessage, RecordMessage
@@ -107,10 +113,19 @@ class StreamAnswer(Response):
             await self._pieces.aclose()
 
     async def _send(self, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        )
+        head = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+        # Frames come soon, and a head before them would be one more thing to read.
+        alone = self.media_type != FRAMES
+        if alone:
+            await send(head)
         async for piece in self._pieces:
+            if not alone:
+                await send(head)
+                alone = True
             more = not isinstance(piece, Last)
             await send({"type": "http.response.body", "body": piece, "more_body": more})
             if not more:
@@ -144,34 +159,49 @@ async def pauses_until_started(call: Call) -> AsyncIterator[None]:
 
 
 async def as_frames(call: Call, reader: Reader) -> AsyncGenerator[bytes, None]:
-    """A call's output and record, as binary frames."""
+    """A call's output and record, as binary frames; what comes within a moment goes together."""
+    loop = asyncio.get_running_loop()
+    # Who sends its input apart waits for STARTED, and perhaps for an echo.
+    patience = GATHERED_SECONDS if call.inlet is None else 0.0
+    held = bytearray()
+    due = loop.time() + patience
     try:
         async for _ in pauses_until_started(call):
             yield frame(FrameType.KEEPALIVE)
         if not call.refused:
-            yield frame(FrameType.STARTED, StartedMessage(id=call.id).model_dump_json().encode())
-        async for piece in reader.pieces(KEEPALIVE_SECONDS):
+            held += frame(FrameType.STARTED, StartedMessage(id=call.id).model_dump_json().encode())
+            due = loop.time() + patience
+            if not patience:
+                yield bytes(held)
+                held.clear()
+        async for piece in reader.pieces(patience if held else KEEPALIVE_SECONDS):
+            if not held:
+                due = loop.time() + patience
             match piece:
                 case Piece(Stream.STDOUT, data):
-                    yield frame(FrameType.STDOUT, data)
+                    held += frame(FrameType.STDOUT, data)
                 case Piece(Stream.STDERR, data):
-                    yield frame(FrameType.STDERR, data)
+                    held += frame(FrameType.STDERR, data)
                 case Told(told):
-                    yield frame(FrameType.EGRESS, _as_json(told))
-                case _:
+                    held += frame(FrameType.EGRESS, _as_json(told))
+                case _ if not held:
                     yield frame(FrameType.KEEPALIVE)
-        held: bytes | None = None
+            if held and (len(held) > GATHERED_BYTES or loop.time() >= due):
+                yield bytes(held)
+                held.clear()
+            reader.pause = max(0.0, due - loop.time()) if held else KEEPALIVE_SECONDS
         for part in encode_record(await call.wait()):
-            if held is not None:
-                yield held
-            held = part
-        yield Last(held or b"")
+            if len(held) > GATHERED_BYTES:
+                yield bytes(held)
+                held.clear()
+            held += part
+        yield Last(held)
     except TooSlow:
-        yield frame(FrameType.PROBLEM, _too_slow().body())
+        yield bytes(held) + frame(FrameType.PROBLEM, _too_slow().body())
     except StockadeError as error:
-        yield frame(FrameType.PROBLEM, problem_of(error).body())
+        yield bytes(held) + frame(FrameType.PROBLEM, problem_of(error).body())
     except (OSError, RuntimeError):
-        yield frame(FrameType.PROBLEM, fault().body())
+        yield bytes(held) + frame(FrameType.PROBLEM, fault().body())
     finally:
         reader.close()
 
