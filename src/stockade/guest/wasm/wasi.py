@@ -47,11 +47,13 @@ _OF_RESULT = frozenset(
         "fd_read", "fd_seek", "fd_sync", "fd_tell", "fd_write",
     }
 )  # fmt: skip
-_STEADY = frozenset({"clock_time_get", "clock_res_get", "random_get"})
+_STEADY = frozenset({"clock_time_get", "clock_res_get"})
 _STEADY_TIME = 946_684_800_000_000_000
 """2000-01-01, in nanoseconds."""
 _STEADY_STEP = 1000
 _MOST_VECTORS = 1024
+_ALL_RIGHTS = (1 << 29) - 1
+"""Those that WASI knows: the engine stops a guest that asks for others."""
 _PIECE = 1 << 20
 
 
@@ -77,7 +79,10 @@ def _switch() -> str:
         ours = "(i32.eqz (global.get $engines))"
         if name in _OF_RESULT:
             ours = f"(i32.or {ours} (i32.eq (local.get 0) (i32.const {RESULT})))"
-        if name in _STEADY:
+        if name == "random_get":
+            # The engine's generator would be copied with this process, state and all.
+            ours = "(i32.const 1)"
+        elif name in _STEADY:
             ours = f"(i32.or {ours} (global.get $steady))"
         calls = [
             f"{given} (call_indirect {signature} (i32.const {2 * place + side}))" for side in (0, 1)
@@ -201,6 +206,8 @@ class Guest:
     def _read(self, place: int, length: int) -> bytes:
         assert self._memory is not None
         place, length = place & 0xFFFFFFFF, length & 0xFFFFFFFF
+        if place + length > self._memory.data_len(self.store):
+            raise IndexError
         return bytes(self._memory.read(self.store, place, place + length))
 
     def _args_sizes_get(self, count: int, size: int) -> int:
@@ -256,7 +263,7 @@ class Guest:
         if not 0 <= descriptor < RESULT + len(self._folders):
             return _BADF
         kind = 2 if descriptor <= RESULT else 3  # a character device, a folder
-        self._write(out, struct.pack("<BxHxxxxQQ", kind, 0, 2**64 - 1, 2**64 - 1))
+        self._write(out, struct.pack("<BxHxxxxQQ", kind, 0, _ALL_RIGHTS, _ALL_RIGHTS))
         return _OK
 
     def _fd_filestat_get(self, descriptor: int, out: int) -> int:
