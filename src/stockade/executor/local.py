@@ -95,6 +95,8 @@ async def open_local(
         Tier.WASM: partial(_open_wasm, resources, modules),
     }
     machines = [tier for tier in wanted if tier in openers]
+    # One that runs some languages alone makes up for no other, unless nothing else is wanted.
+    any_program = [tier for tier in machines if tier not in OF_LANGUAGES]
     opening = Tiers({tier: openers[tier] for tier in machines}, resources)
     environment = LocalEnvironment(
         opening,
@@ -103,7 +105,7 @@ async def open_local(
         expressions=Tier.EXPRESSION in wanted,
     )
     try:
-        if auth_mode is not AuthMode.DEV and any(tier not in OF_LANGUAGES for tier in machines):
+        if auth_mode is not AuthMode.DEV and any_program:
             isolating = [tier for tier in _BY_USE if tier in OWN_KERNEL]
             if missing := await opening.wait_for_one(isolating):
                 raise Unavailable(
@@ -113,7 +115,7 @@ async def open_local(
                 )
         if warm:
             opening.open_ahead()
-        if missing := await opening.wait_for_one(machines):
+        if missing := await opening.wait_for_one(any_program or machines):
             which = "no tier" if tiers is None else "none of the tiers that were asked for"
             raise Unavailable(f"{which} can be started here: {spell(missing)}", missing)
         yield environment

@@ -29,6 +29,7 @@ _STEADY_START = 946_684_800_000
 _MEMORY_OF_ENGINE = 32 << 20
 """What is there before a program is, and a little: so that the host's own count strikes first."""
 _PENDING, _REJECTED = 0, 2
+_REHEARSAL = "await null; JSON.stringify(JSON.parse('{}')); `${[1].map((each) => each)}`"
 
 
 class JavaScript:
@@ -55,8 +56,11 @@ class JavaScript:
 
     def rehearse(self) -> None:
         """Touch, and so copy, what a program will."""
-        self._context.eval("1")
+        self._begin_with([], {}, False, bytes(16))
+        promise = self._context.eval_handle(_REHEARSAL, promise=True)
         self._context.run_pending_jobs()
+        self._context.promise_state(promise)
+        self._begin.call_method("pending").to_python()
 
     def run(
         self,
@@ -74,16 +78,7 @@ class JavaScript:
         self._runtime.set_interrupt_handler(self._is_late)
         seed = bytes(16) if steady else os.urandom(16)
         try:
-            self._begin.call_method(
-                "begin",
-                {
-                    "arguments": arguments,
-                    "environment": environment,
-                    "steady": steady,
-                    "start": _STEADY_START,
-                    "seed": [int.from_bytes(seed[i : i + 4], "big") for i in range(0, 16, 4)],
-                },
-            )
+            self._begin_with(arguments, environment, steady, seed)
             return self._run(source.decode("utf-8", "replace"))
         except _engine.JSError as error:
             name, message, stack = error.args
@@ -92,6 +87,20 @@ class JavaScript:
             _say(f"WebAssembly stopped it: {str(error).splitlines()[-1].strip()[:500]}")
             return 134
         return 1
+
+    def _begin_with(
+        self, arguments: list[str], environment: dict[str, str], steady: bool, seed: bytes
+    ) -> None:
+        self._begin.call_method(
+            "begin",
+            {
+                "arguments": arguments,
+                "environment": environment,
+                "steady": steady,
+                "start": _STEADY_START,
+                "seed": [int.from_bytes(seed[i : i + 4], "big") for i in range(0, 16, 4)],
+            },
+        )
 
     def _run(self, source: str) -> int:
         promise = self._context.eval_handle(source, promise=True, filename="program.js")

@@ -20,7 +20,7 @@ import wasmtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 RESULT = 3
 WASI = "wasi_snapshot_preview1"
@@ -112,21 +112,32 @@ class Between:
         self.engine = engine
         self.switch = wasmtime.Module(engine, _switch())
         self.relay = wasmtime.Module(engine, _relay())
+        i32, i64 = wasmtime.ValType.i32(), wasmtime.ValType.i64()
+        self.kinds = {
+            name: wasmtime.FuncType(
+                [i32 if each == "i" else i64 for each in parameters],
+                [] if name == "proc_exit" else [i32],
+            )
+            for name, parameters in _FUNCTIONS.items()
+        }
+
+    def linker(self) -> wasmtime.Linker:
+        """With the engine's functions."""
+        linker = wasmtime.Linker(self.engine)
+        linker.define_wasi()
+        return linker
 
 
 class Guest:
-    """One instance of a module, in a store of its own."""
+    """One instance of a module, in a store of its own: made ready, then given its module."""
 
     def __init__(
-        self,
-        between: Between,
-        module: wasmtime.Module,
-        arguments: list[bytes],
-        folders: list[bytes],
+        self, between: Between, arguments: Sequence[bytes] = (), folders: Sequence[bytes] = ()
     ) -> None:
         """``folders``: the names of those that the engine's side will grant after the result's."""
         self.store = wasmtime.Store(between.engine)
         self.store.set_epoch_deadline(1)
+        self._between = between
         self._arguments = arguments
         self._folders = [b"/dev/result", *folders]
         self.read_program: Callable[[int], bytes] = lambda _count: b""
@@ -137,37 +148,32 @@ class Guest:
         """Whether the engine's side answers."""
         self._random: random.Random | None = None
         self._time = _STEADY_TIME
-        linker = wasmtime.Linker(between.engine)
-        switch = wasmtime.Instance(self.store, between.switch, [])
-        exports = switch.exports(self.store)
+        self._memory: wasmtime.Memory | None = None
+        exports = wasmtime.Instance(self.store, between.switch, []).exports(self.store)
+        self._linker = wasmtime.Linker(between.engine)
         for name in _FUNCTIONS:
-            linker.define(self.store, WASI, name, exports[name])
+            self._linker.define(self.store, WASI, name, exports[name])
         self._engines = _global(exports["engines"])
         self._steady = _global(exports["steady"])
-        self.exports = linker.instantiate(self.store, module).exports(self.store)
-        memory = self.exports.get("memory")
-        self._memory = memory if isinstance(memory, wasmtime.Memory) else None
         table = exports["table"]
         assert isinstance(table, wasmtime.Table)
-        self._fill(between, table)
-
-    def _fill(self, between: Between, table: wasmtime.Table) -> None:
-        engines = None
-        if self._memory is not None:
-            linker = wasmtime.Linker(between.engine)
-            linker.define_wasi()
-            linker.define(self.store, "guest", "memory", self._memory)
-            engines = linker.instantiate(self.store, between.relay).exports(self.store)
-        i32, i64 = wasmtime.ValType.i32(), wasmtime.ValType.i64()
-        for place, (name, parameters) in enumerate(_FUNCTIONS.items()):
-            kind = wasmtime.FuncType(
-                [i32 if each == "i" else i64 for each in parameters],
-                [] if name == "proc_exit" else [i32],
-            )
+        self._table = table
+        for place, (name, kind) in enumerate(between.kinds.items()):
             ours = getattr(self, f"_{name}", _unknown)
             table.set(self.store, 2 * place, wasmtime.Func(self.store, kind, _safely(ours)))
-            if engines is not None:
-                table.set(self.store, 2 * place + 1, engines[name])
+
+    def instantiate(self, module: wasmtime.Module) -> None:
+        """Give it its module. Raises what the engine raises where they do not fit."""
+        self.exports = self._linker.instantiate(self.store, module).exports(self.store)
+        memory = self.exports.get("memory")
+        if not isinstance(memory, wasmtime.Memory):
+            return
+        self._memory = memory
+        linker = self._between.linker()
+        linker.define(self.store, "guest", "memory", memory)
+        engines = linker.instantiate(self.store, self._between.relay).exports(self.store)
+        for place, name in enumerate(_FUNCTIONS):
+            self._table.set(self.store, 2 * place + 1, engines[name])
 
     def start(self) -> None:
         """Run it as a WASI command; returns or raises when it has ended."""

@@ -46,6 +46,11 @@ _MEMORY_OF_ENGINE = 64 << 20
 _MOST_REASON = 500
 _CORE_MODULE = b"\0asm\x01\0\0\0"
 _NO_OS_ERROR = 70
+# (module (memory (export "memory") 1) (func (export "_start")))
+_REHEARSAL = bytes.fromhex(
+    "0061736d0100000001040160000003020100050301000107130206"
+    "6d656d6f72790200065f737461727400000a040102000b"
+)
 
 
 class _Elsewhere(Exception):
@@ -65,6 +70,8 @@ class Worker:
         self._hard: dict[int, int] = {}
         self._pieces: list[bytes] = []
         self._waits = True
+        self._spare = Guest(self._between)
+        """One that waits for a module."""
 
     def run(self) -> NoReturn:
         """Serve as the zygote; in each clone, run what it is sent."""
@@ -80,7 +87,8 @@ class Worker:
     def _bring_up(self) -> Guest:
         # Read again in a clone: what a module keeps open of its file stays behind in the zygote.
         module = wasmtime.Module.deserialize_file(self._engine, str(_MODULES / "python.compiled"))
-        guest = Guest(self._between, module, self._start, _FOLDERS)
+        guest = Guest(self._between, self._start, _FOLDERS)
+        guest.instantiate(module)
         guest.write_result = _refused
         return guest
 
@@ -125,7 +133,7 @@ class Worker:
         for descriptor in (_SPECIFICATION, _STATUS):
             os.set_inheritable(descriptor, False)
         os.chdir("/workspace")
-        self._javascript.rehearse()
+        self._rehearse()
         self._hard = {kind: resource.getrlimit(kind)[1] for kind, _ in _RLIMITS}
         os.write(_STATUS, b"+")
         data = os.read(_SPECIFICATION, 65536)
@@ -140,6 +148,20 @@ class Worker:
             except OSError as error:
                 _refuse(folder, "no such working directory: " + os.strerror(error.errno or 0))
         return specification
+
+    def _rehearse(self) -> None:
+        """Do once, to no effect, what a call will do: it copies each page that this touches."""
+        self._javascript.rehearse()
+        guest = Guest(self._between)
+        guest.instantiate(wasmtime.Module(self._engine, _REHEARSAL))
+        guest.grant(_streams(wasmtime.WasiConfig()), ["/workspace", "/tmp"], [b"/a", b"/b"])
+        guest.store.set_limits(memory_size=_MEMORY_OF_ENGINE)
+        guest.hand_over()
+        self._call(guest)
+        thread = threading.Thread(target=time.monotonic, daemon=True)
+        thread.start()
+        thread.join()
+        self._spare = Guest(self._between)
 
     def _limit(self, guest: Guest, wasm: dict[str, Any]) -> None:
         guest.store.set_limits(memory_size=wasm["memory_bytes"] + _MEMORY_OF_ENGINE)
@@ -184,8 +206,9 @@ class Worker:
             module = wasmtime.Module(self._engine, source)
         except wasmtime.WasmtimeError as error:
             _refuse("the module", _shortened(error))
+        guest = self._spare
         try:
-            guest = Guest(self._between, module, [], [])
+            guest.instantiate(module)
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
             _refuse("the module", _shortened(error))
         if not isinstance(guest.exports.get("_start"), wasmtime.Func):
