@@ -28,6 +28,7 @@ from bench import (
     soak,
     streams,
     throughput,
+    wasm,
 )
 from bench.compatibility import measure as compatibility
 from bench.report import Report, promise_table, show
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "service": lambda options: service.measure(options.rounds, options.seconds),
     "egress": lambda options: egress.measure(options.rounds),
     "expression": lambda options: expression.measure(options.rounds),
+    "wasm": lambda options: wasm.measure(options.rounds),
     "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),
     "compatibility": lambda _: compatibility.measure(),
     # Last: from then on this process adopts orphans.

@@ -16,6 +16,8 @@ from stockade.executor.sandbox import Profile, Sandbox
 from stockade.executor.session import SandboxSession
 from stockade.executor.submitted import SubmittedExecution
 from stockade.executor.tiers import LEFT_OUT, Tiers
+from stockade.executor.wasm.checking import check as check_wasm
+from stockade.executor.wasm.checking import check_session as check_wasm_session
 from stockade.port import (
     EgressSink,
     Execution,
@@ -100,6 +102,8 @@ class LocalEnvironment:
         wanted = placed(request.program, sandbox or _DEFAULT)
         if wanted.tier is Tier.EXPRESSION:
             return self._evaluate(request, wanted, stdin)
+        if wanted.tier is Tier.WASM:
+            check_wasm(request, wanted)
         began = time.monotonic()
 
         profile = await self._choose(wanted)
@@ -205,6 +209,8 @@ class LocalEnvironment:
         wanted = sandbox or _DEFAULT
         if wanted.tier is Tier.EXPRESSION:
             raise InvalidRequest("tier", "an expression has no sandbox that could be kept open")
+        if wanted.tier is Tier.WASM:
+            check_wasm_session()
         began = time.monotonic()
         profile = await self._choose(wanted)
         egress = await self._egress.prepare(wanted)

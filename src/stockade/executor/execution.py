@@ -35,6 +35,7 @@ from stockade.port import (
     ExecutionRequest,
     FileRefused,
     InvalidRequest,
+    JavaScriptSource,
     Limits,
     MissingArtefact,
     OutputSink,
@@ -45,8 +46,10 @@ from stockade.port import (
     StandardInput,
     Stream,
     TerminalSize,
+    Tier,
     Timings,
     Usage,
+    WasmModule,
 )
 from stockade.port.capture import Capture
 
@@ -57,6 +60,8 @@ _LAST: Final = 1
 _BRISK: Final = 2
 _CEILINGS: Final = 4
 _REHEARSAL: Final = 8
+DETERMINISTIC_VARIABLE: Final = "STOCKADE_DETERMINISTIC"
+"""``1`` in a program's environment asks the wasm tier for a clock and randomness that are fixed."""
 STOP_SECONDS: Final = 0.5
 """How long the agent may take to end a program before the whole sandbox is killed."""
 _CPU_CHECK_SECONDS: Final = 0.05
@@ -347,7 +352,11 @@ class ProgramExecution:
             }
         kept = self._sandbox.boundary.enforcement
         per_process = kept.get("memory_bytes") is not Enforcement.ENFORCED
+        wasm = None
+        if self._sandbox.boundary.tier is Tier.WASM:
+            python, wasm = None, _wasm(request, limits)
         specification: dict[str, object] = {
+            **({} if wasm is None else {"wasm": wasm}),
             "python": python,
             "argv": list(program.argv) if isinstance(program, Command) else None,
             "environment": {
@@ -656,8 +665,24 @@ class ProgramExecution:
         )
 
 
+def _wasm(request: ExecutionRequest, limits: Limits) -> dict[str, object]:
+    """What the wasm tier's worker needs to know: docs/wasm.md."""
+    program = request.program
+    kind = {JavaScriptSource: "javascript", WasmModule: "module"}.get(type(program), "python")
+    return {
+        "kind": kind,
+        "name": program.name if isinstance(program, PythonScript) else None,
+        "arguments": list(getattr(program, "arguments", ())),
+        "memory_bytes": limits.memory_bytes,
+        "wall_seconds": limits.wall_seconds,
+        "steady": request.environment.get(DETERMINISTIC_VARIABLE) == "1",
+    }
+
+
 def _source(program: Program) -> bytes:
-    if not isinstance(program, PythonSource | PythonScript):
+    if isinstance(program, WasmModule):
+        return program.module
+    if not isinstance(program, PythonSource | PythonScript | JavaScriptSource):
         return b""  # it has its own way in, or none: `placed` says which tier runs what
     source = program.source
     return source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source

@@ -26,7 +26,7 @@ from stockade.executor.sandbox import Profile
 from stockade.executor.tiers import Opener, TierDriver, Tiers
 from stockade.port import InvalidRequest, SandboxRequest, StockadeError, Tier, Unavailable
 from stockade.port.egress import Network
-from stockade.port.policy import DEDICATED, OWN_KERNEL, STRENGTH, spell
+from stockade.port.policy import DEDICATED, OF_LANGUAGES, OWN_KERNEL, STRENGTH, spell
 
 _DEFAULT_POOL = PoolPolicy()
 _BY_USE = (
@@ -92,8 +92,11 @@ async def open_local(
         Tier.GVISOR: partial(_open_gvisor, resources, modules, warm),
         Tier.MICROVM: partial(_open_microvm, resources, modules, warm, allow_emulation),
         Tier.VM: partial(_open_vm, resources, modules, allow_emulation),
+        Tier.WASM: partial(_open_wasm, resources, modules),
     }
     machines = [tier for tier in wanted if tier in openers]
+    # One that runs some languages alone makes up for no other, unless nothing else is wanted.
+    any_program = [tier for tier in machines if tier not in OF_LANGUAGES]
     opening = Tiers({tier: openers[tier] for tier in machines}, resources)
     environment = LocalEnvironment(
         opening,
@@ -102,7 +105,7 @@ async def open_local(
         expressions=Tier.EXPRESSION in wanted,
     )
     try:
-        if auth_mode is not AuthMode.DEV and machines:
+        if auth_mode is not AuthMode.DEV and any_program:
             isolating = [tier for tier in _BY_USE if tier in OWN_KERNEL]
             if missing := await opening.wait_for_one(isolating):
                 raise Unavailable(
@@ -112,7 +115,7 @@ async def open_local(
                 )
         if warm:
             opening.open_ahead()
-        if missing := await opening.wait_for_one(machines):
+        if missing := await opening.wait_for_one(any_program or machines):
             which = "no tier" if tiers is None else "none of the tiers that were asked for"
             raise Unavailable(f"{which} can be started here: {spell(missing)}", missing)
         yield environment
@@ -133,7 +136,7 @@ def _checked(tiers: Collection[Tier] | None) -> list[Tier]:
     for tier in () if tiers is None else tiers:
         if not isinstance(tier, Tier):
             raise InvalidRequest("tiers", f"{tier!r} is no Tier; there are: {', '.join(Tier)}")
-    known = (*_BY_USE, Tier.EXPRESSION)
+    known = (*_BY_USE, *(tier for tier in Tier if tier in OF_LANGUAGES))
     wanted = [tier for tier in known if tiers is None or tier in tiers]
     if not wanted:
         raise InvalidRequest("tiers", "names none; leave it out for all that can be started")
@@ -212,3 +215,9 @@ async def _open_vm(
         modules=modules,
         allow_emulation=allow_emulation,
     )
+
+
+async def _open_wasm(resources: Resources, modules: Sequence[str]) -> TierDriver:
+    from stockade.executor.wasm.opening import open_wasm
+
+    return await open_wasm(resources.cgroups, resources.identities(), modules)

@@ -26,7 +26,9 @@ class PidNamespaceBoundary:
         counts_processes: bool,
         parked_bytes: int,
         release_id: Callable[[], None],
+        own_threads: int = 0,
     ) -> None:
+        """``own_threads``: of what runs the guest, beside those that the guest may have."""
         self.tier = tier
         self.image = image
         self.enforcement = enforcement
@@ -36,6 +38,7 @@ class PidNamespaceBoundary:
         self.parked_bytes = parked_bytes
         self.attestation: Attestation | None = None
         self._release_id = release_id
+        self._own_threads = own_threads
         self._pidfd = -1
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -94,7 +97,7 @@ class PidNamespaceBoundary:
 
     def ceilings(self, limits: Limits) -> GuestCeilings:
         """What the cgroup is to keep of them."""
-        return GuestCeilings(limits.memory_bytes, limits.processes, limits.cpus)
+        return GuestCeilings(limits.memory_bytes, limits.processes + self._own_threads, limits.cpus)
 
     def cpu_rlimit(self, limits: Limits) -> int | None:
         """For each process; the host's count of all of them strikes first."""
@@ -102,7 +105,7 @@ class PidNamespaceBoundary:
 
     def process_rlimit(self, limits: Limits) -> int:
         """The agent is counted, too. Where a cgroup counts, this is a second net only."""
-        return limits.processes + (1024 if self.counts_processes else 1)
+        return limits.processes + self._own_threads + (1024 if self.counts_processes else 1)
 
     def inner_ceilings(self, limits: Limits) -> tuple[int, int] | None:
         """None: the host's cgroups and the agent's rlimits do."""

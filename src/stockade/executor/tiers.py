@@ -9,7 +9,14 @@ from stockade.executor.cgroups import CgroupError
 from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import SandboxRequest, StockadeError, Tier, Unavailable
-from stockade.port.policy import DEDICATED, WEAKEST, candidates, named_by_offer, refusal
+from stockade.port.policy import (
+    DEDICATED,
+    OF_LANGUAGES,
+    WEAKEST,
+    candidates,
+    named_by_offer,
+    refusal,
+)
 
 LEFT_OUT = "this executor was opened without it"
 _EMULATED = "it runs in software emulation here, which is no boundary: it serves who names it"
@@ -77,7 +84,7 @@ class Tiers:
     def open_ahead(self) -> None:
         """Begin to open all of them, but those that only whoever names them is served by."""
         for tier in self._openers:
-            if tier not in DEDICATED:
+            if tier not in DEDICATED and tier not in OF_LANGUAGES:
                 self._begin(tier)
 
     async def choose(self, wanted: SandboxRequest) -> TierDriver:

@@ -45,7 +45,8 @@ def examine(*, allow_emulation: bool = False) -> Report:
     # First, and given up again: the trial opens a tree of its own, in the same place.
     cgroups = _look_at_cgroups()
     trials = {
-        tier: asyncio.run(try_tier(tier, allow_emulation=allow_emulation)) for tier in STRENGTH
+        tier: asyncio.run(try_tier(tier, allow_emulation=allow_emulation))
+        for tier in (*STRENGTH, Tier.WASM)
     }
     namespaces = host.read_user_namespaces()
     trial = trials[Tier.NAMESPACE]

@@ -42,6 +42,7 @@ _BUILT_ON = {
     Tier.GVISOR: "runsc, a kernel in user space",
     Tier.MICROVM: "a machine of its own",
     Tier.VM: "a machine booted for one job, with a disk of its own",
+    Tier.WASM: "WebAssembly within the namespace tier's walls, for who names it",
 }
 
 

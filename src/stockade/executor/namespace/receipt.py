@@ -25,10 +25,16 @@ _MOUNTS: Final[Mapping[str, tuple[str | None, frozenset[str]]]] = {
 _ALSO_MOUNTED: Final = ("/dev/", "/etc/", "/bin", "/sbin", "/lib", "/usr/")
 
 
-def faults(receipt: Mapping[str, object], host_id: int, cpus: int | None) -> list[str]:
+def faults(
+    receipt: Mapping[str, object],
+    host_id: int,
+    cpus: int | None,
+    also_mounted: tuple[str, ...] = (),
+) -> list[str]:
     """What the receipt lacks, a sentence each; empty where it proves everything.
 
-    ``host_id`` is the sandbox's user id in the zygote's user namespace.
+    ``host_id`` is the sandbox's user id in the zygote's user namespace. ``also_mounted``: where
+    else its image puts something, which is read-only too.
     """
     facts = Receipt.read(receipt)
     status, words = facts.status, facts.words
@@ -48,10 +54,10 @@ def faults(receipt: Mapping[str, object], host_id: int, cpus: int | None) -> lis
     expect("kernel", words.get("kernel"), os.uname().release)
     if cpus is not None:
         expect("cpus", words.get("cpus"), cpus)
-    return expectations.faults + _mount_faults(facts.mounts)
+    return expectations.faults + _mount_faults(facts.mounts, (*_ALSO_MOUNTED, *also_mounted))
 
 
-def _mount_faults(mounts: Mounts) -> list[str]:
+def _mount_faults(mounts: Mounts, also_mounted: tuple[str, ...]) -> list[str]:
     found = []
     for place, (kind, flags) in _MOUNTS.items():
         if place not in mounts:
@@ -64,7 +70,7 @@ def _mount_faults(mounts: Mounts) -> list[str]:
         if kind is not None and mounted_kind != kind:
             found.append(f"{place} is {mounted_kind!r}, not {kind}")
     for place in mounts.keys() - _MOUNTS.keys():
-        if not place.startswith(_ALSO_MOUNTED):
+        if not place.startswith(also_mounted):
             found.append(f"{place!r} is mounted, which no profile names")
         elif "ro" not in mounts[place][1]:
             found.append(f"{place} is writable")

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+from dataclasses import dataclass
 
 from stockade.executor.affinity import CpuRotation
 from stockade.executor.cgroups import CgroupError, CgroupTree, GuestCeilings, GuestCgroup
@@ -12,7 +13,7 @@ from stockade.executor.namespace.receipt import faults
 from stockade.executor.namespace.zygote import Zygote
 from stockade.executor.namespace.zygotes import Zygotes
 from stockade.executor.pid_namespace import PidNamespaceBoundary
-from stockade.executor.proof import KEPT_BY_THE_EXECUTOR, abandon, check_receipt
+from stockade.executor.proof import KEPT_BY_THE_EXECUTOR, Faults, abandon, check_receipt
 from stockade.executor.sandbox import Profile, Sandbox
 from stockade.port import MIB, Enforcement, SandboxLost, Tier, Unavailable
 
@@ -22,13 +23,33 @@ PARKED_BYTES = 3 * MIB // 2
 _UNBOUNDED = GuestCeilings(memory_bytes=1 << 50, processes=1 << 15, cpus=1024)
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """In what a tier of such sandboxes differs from the plain one."""
+
+    tier: Tier
+    parked_bytes: int
+    also_mounted: tuple[str, ...] = ()
+    """Where its image puts more than the host's."""
+    own_threads: int = 0
+    """Threads of what runs the guest, which are not the guest's to use up."""
+
+
+_NAMESPACE = Kind(Tier.NAMESPACE, PARKED_BYTES)
+
+
 class NamespaceTier:
     """Makes sandboxes of fresh Linux namespaces. One per executor."""
 
-    tier = Tier.NAMESPACE
     emulated = False
 
-    def __init__(self, image: HostImage, cgroups: CgroupTree, zygotes: Zygotes) -> None:
+    def __init__(
+        self, image: HostImage, cgroups: CgroupTree, zygotes: Zygotes, kind: Kind = _NAMESPACE
+    ) -> None:
+        self.tier = kind.tier
+        self._kind = kind
+        # Cgroups of all tiers stand side by side.
+        self._prefix = "" if kind is _NAMESPACE else f"{kind.tier}-"
         self._image = image
         self._cgroups = cgroups
         self._zygotes = zygotes
@@ -64,10 +85,12 @@ class NamespaceTier:
         # Nothing is waited for before the id is taken: by it the zygote is known to be in use.
         identity = zygote.identity
         offset = identity.acquire()
-        ceilings = GuestCeilings(profile.memory_bytes, profile.processes, profile.cpus)
+        ceilings = GuestCeilings(
+            profile.memory_bytes, profile.processes + self._kind.own_threads, profile.cpus
+        )
         try:
             await self._house(zygote)
-            cgroup = self._cgroups.create(f"sandbox-{next(self._numbers)}", ceilings)
+            cgroup = self._cgroups.create(f"{self._prefix}sandbox-{next(self._numbers)}", ceilings)
         except (CgroupError, OSError) as error:
             identity.release(offset)
             raise Unavailable(f"no cgroup for a sandbox: {error}") from error
@@ -81,15 +104,16 @@ class NamespaceTier:
             cgroup,
             ceilings,
             self._counts_processes,
-            PARKED_BYTES,
+            self._kind.parked_bytes,
             lambda: identity.release(offset),
+            self._kind.own_threads,
         )
         link = None
         try:
             cpus = self._cpus.choose(profile.cpus)
             link = await self._clone(zygote, profile, boundary, cgroup, offset, cpus)
             count = len(cpus) or None
-            await check_receipt(link, HELLO_SECONDS, lambda receipt: faults(receipt, offset, count))
+            await check_receipt(link, HELLO_SECONDS, self._judge(offset, count))
             cgroup.open_counters()
         except OSError as error:
             await asyncio.shield(abandon(boundary, link))
@@ -98,6 +122,9 @@ class NamespaceTier:
             await asyncio.shield(abandon(boundary, link))
             raise
         return Sandbox(profile, boundary, link)
+
+    def _judge(self, offset: int, cpus: int | None) -> Faults:
+        return lambda receipt: faults(receipt, offset, cpus, self._kind.also_mounted)
 
     async def forget(self, tenant: str) -> None:
         """End the tenant's zygote, unless a sandbox of it exists or is being made."""
@@ -119,7 +146,7 @@ class NamespaceTier:
     async def _make_house(self, zygote: Zygote) -> None:
         try:
             cgroup = self._cgroups.create(
-                f"zygote-{next(self._numbers)}", _UNBOUNDED, everywhere=True
+                f"{self._prefix}zygote-{next(self._numbers)}", _UNBOUNDED, everywhere=True
             )
         except CgroupError as error:
             raise Unavailable(f"no cgroup for a zygote: {error}") from error

@@ -26,7 +26,7 @@ _ANSWER_SIZE = 16
 # program is executed from here, at the bottom of the stack. Not isolated (-I), so that
 # sys.flags are a program's own: the environment is ours, and there is nothing in the root
 # to be imported from.
-_BOOT = """
+BOOT = """
 import sys
 sys.path[0] = '/opt/stockade'
 from stockade_guest import zygote
@@ -82,9 +82,16 @@ class Zygote:
 
     @classmethod
     async def start(
-        cls, image: HostImage, identity: IdentitySlice | SoleSlice, preloaded: Sequence[str]
+        cls,
+        image: HostImage,
+        identity: IdentitySlice | SoleSlice,
+        preloaded: Sequence[str],
+        boot: str = BOOT,
     ) -> "Zygote":
-        """Start one. Raises :class:`Unavailable` with the launcher's own words."""
+        """Start one. Raises :class:`Unavailable` with the launcher's own words.
+
+        ``boot``: the Python that serves as the zygote inside, and becomes a program in a clone.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         try:
@@ -97,7 +104,7 @@ class Zygote:
                 arguments += ["--bind", str(bind.source), bind.target]
             for copy in image.copies:
                 arguments += ["--copy", str(copy.source), copy.target]
-            arguments += ["--", str(INTERPRETER), "-c", _BOOT, *preloaded]
+            arguments += ["--", str(INTERPRETER), "-c", boot, *preloaded]
             process = await asyncio.create_subprocess_exec(
                 *arguments,
                 stdin=asyncio.subprocess.DEVNULL,

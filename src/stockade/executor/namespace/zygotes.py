@@ -6,14 +6,21 @@ from weakref import WeakValueDictionary
 
 from stockade.executor.namespace.identity import Identities
 from stockade.executor.namespace.image import HostImage
-from stockade.executor.namespace.zygote import Zygote
+from stockade.executor.namespace.zygote import BOOT, Zygote
 
 
 class Zygotes:
     """One zygote per tenant, never shared; a dead one is replaced when it is asked for."""
 
-    def __init__(self, image: HostImage, identities: Identities, preloaded: Sequence[str]) -> None:
+    def __init__(
+        self,
+        image: HostImage,
+        identities: Identities,
+        preloaded: Sequence[str],
+        boot: str = BOOT,
+    ) -> None:
         self._image = image
+        self._boot = boot
         self._identities = identities
         self._preloaded = tuple(preloaded)
         self._of_tenant: dict[str, Zygote] = {}
@@ -36,7 +43,7 @@ class Zygotes:
                 await self._end(tenant)
             identity = self._identities.slice()
             try:
-                zygote = await Zygote.start(self._image, identity, self._preloaded)
+                zygote = await Zygote.start(self._image, identity, self._preloaded, self._boot)
             except BaseException:
                 self._identities.give_back(identity)
                 raise

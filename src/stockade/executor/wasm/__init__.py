@@ -1,0 +1,1 @@
+"""The wasm tier: WebAssembly inside the namespace tier's walls."""

@@ -1,0 +1,1 @@
+"""The worker of the wasm tier: WebAssembly engines inside a sandbox. Needs wasmtime."""
