@@ -28,6 +28,7 @@ from bench import (
     soak,
     streams,
     throughput,
+    tools,
 )
 from bench.compatibility import measure as compatibility
 from bench.report import Report, promise_table, show
@@ -52,6 +53,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "microvm": lambda options: microvm.measure(min(options.rounds, microvm.ROUNDS)),
     "service": lambda options: service.measure(options.rounds, options.seconds),
     "egress": lambda options: egress.measure(options.rounds),
+    "tools": lambda options: tools.measure(options.rounds),
     "expression": lambda options: expression.measure(options.rounds),
     "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),
     "compatibility": lambda _: compatibility.measure(),
