@@ -4,6 +4,8 @@ The input travels as standard input, the output on the channel of the result, so
 printed can be taken for it. What comes back was said by a guest, and is read as such.
 """
 
+import ast
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +14,9 @@ import stockade
 from stockade.port import (
     Execution,
     ExecutionRequest,
+    ExpressionSource,
     InvalidRequest,
+    JavaScriptSource,
     Outcome,
     PythonSource,
     SandboxRequest,
@@ -24,6 +28,7 @@ from stockade.tools.definition import Language, Tool
 
 LARGEST_INPUT: Final = 16 * 1024 * 1024
 _LONGEST: Final = 500
+_DIVIDER: Final = "# --- what explains a failure"
 _KINDS: Final = frozenset({"raised", "not_json", "too_large", "no_main"})
 
 
@@ -32,7 +37,19 @@ def request(tool: Tool) -> ExecutionRequest:
     match tool.language:
         case Language.PYTHON:
             return ExecutionRequest(PythonSource(_python(tool.source, tool.limits.result_bytes)))
+        case Language.JAVASCRIPT:
+            most = tool.limits.result_bytes
+            return ExecutionRequest(
+                JavaScriptSource(_javascript(tool.source, "await finish", most))
+            )
+        case Language.EXPRESSION:
+            return ExecutionRequest(ExpressionSource(tool.source))
     raise InvalidRequest("language", f"tools in {tool.language} cannot be called here yet")
+
+
+def parsing(tool: Tool) -> ExecutionRequest:
+    """Parses its JavaScript, and runs nothing of it; its output is null where it is some."""
+    return ExecutionRequest(JavaScriptSource(_javascript(tool.source, "check")))
 
 
 def sandbox(tool: Tool, tenant: str, tier: Tier | None) -> SandboxRequest:
@@ -73,6 +90,8 @@ def _said(tool: Tool, result: bytes | None) -> tuple[Any] | ToolFailed:
         return ToolFailed("two_results", "it gave more than one output")
     except json_text.NoJson as error:
         return ToolFailed("not_json", f"its output {error}")
+    if tool.language is Language.EXPRESSION:
+        return (answer,)  # its value is all that it can say
     if type(answer) is dict and set(answer) == {"output"}:
         return (answer["output"],)
     if type(answer) is dict and set(answer) == {"error"} and type(answer["error"]) is dict:
@@ -92,14 +111,32 @@ def _plain(text: str) -> str:
 
 
 def _python(source: str, most_bytes: int) -> bytes:
-    return _harness() + f"\nfinish({source.encode()!r}, {most_bytes})\n".encode("ascii")
+    head, rest = _harness()
+    return head + f"\nfinish({source.encode()!r}, {most_bytes}, {rest!r})\n".encode("ascii")
 
 
 @cache
-def _harness() -> bytes:
-    return guest_file("tools/python_tool.py")
+def _harness() -> tuple[bytes, str]:
+    """What each call needs, without what is written for people: it is compiled for each; the rest."""
+    head, _, rest = guest_file("tools/python_tool.py").decode("ascii").partition(_DIVIDER)
+    return ast.unparse(_bare(ast.parse(head))).encode(), _DIVIDER + rest
 
 
+def _bare(tree: ast.Module) -> ast.Module:
+    """Without the texts that say what it is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return tree
+
+
+def _javascript(source: str, what: str, *more: int) -> bytes:
+    # JSON of ASCII is a literal of JavaScript.
+    given = ", ".join([json.dumps(source), *map(str, more)])
+    return guest_file("tools/javascript_tool.js") + f"\n{what}({given});\n".encode("ascii")
+
+
+@cache
 def guest_file(name: str) -> bytes:
     """One that is shipped into sandboxes: by its path, for nobody imports it."""
     return (Path(stockade.__file__).parent / "guest" / name).read_bytes()
