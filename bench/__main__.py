@@ -18,6 +18,7 @@ from bench import (
     gvisor_latency,
     gvisor_memory,
     gvisor_throughput,
+    java,
     latency,
     leftovers,
     machine,
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "service": lambda options: service.measure(options.rounds, options.seconds),
     "egress": lambda options: egress.measure(options.rounds),
     "expression": lambda options: expression.measure(options.rounds),
+    "java": lambda options: java.measure(min(options.rounds, java.ROUNDS)),
     "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),
     "compatibility": lambda _: compatibility.measure(),
     # Last: from then on this process adopts orphans.
