@@ -5,6 +5,7 @@ import contextlib
 import io
 import logging
 import socket
+from collections.abc import AsyncIterator
 
 import h2.config
 import h2.connection
@@ -25,11 +26,15 @@ from tests.broker.brokered import (
 )
 
 from stockade.broker.data import DataServer
+from stockade.broker.exchange import _pieces
 from stockade.broker.logs import ToLog, make_log
+from stockade.broker.masking import Masks, forms
+from stockade.broker.messages import Body
 from stockade.broker.room import SANDBOX_REQUESTS, SandboxRoom
 from stockade.broker.sandboxes import Sandboxes
 from stockade.broker.store import Opened, Store
 from stockade.broker.tickets import Tickets, TooManyTickets
+from stockade.egress.names import Destination, Host
 from stockade.egress.room import NoRoom, Room
 
 BEARER = {"kind": "bearer"}
@@ -317,3 +322,38 @@ def test_no_log_repeats_what_an_exception_says() -> None:
     )
     assert "never retrieved" in file.getvalue()
     assert "secret" not in file.getvalue()
+
+
+async def test_an_answer_in_tiny_pieces_leaves_others_their_turn() -> None:
+    """All of them come in one read, and each is looked through for secrets."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def tiny() -> AsyncIterator[bytes]:
+        for _ in range(20_000):
+            yield b"x"
+
+    counting = asyncio.create_task(count())
+    try:
+        masked = _pieces(Body(tiny()), Masks(forms(SECRET)), None, Destination(Host("a"), 443))
+        body = b"".join([piece async for piece in masked])
+    finally:
+        counting.cancel()
+    assert body == b"x" * 20_000
+    assert turns > 20_000 // 64
+
+
+@pytest.mark.parametrize("secret", ["abcd" * 1000, "x" * 500 + "yza"])
+async def test_what_repeats_itself_is_no_secret(brokered: Brokered, secret: str) -> None:
+    path = f"http://broker/v1/tenants/{TENANT}/credentials/key"
+    body = {"secret": secret, "grants": [{"rule": "https://api.test", "way": BEARER}]}
+    async with brokered.control.put(path, json=body) as answer:
+        said = await answer.text()
+    assert answer.status == 422
+    assert "repeats itself" in said
+    assert secret not in said

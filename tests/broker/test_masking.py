@@ -134,3 +134,25 @@ def test_what_is_cut_or_broken_is_told() -> None:
         list(Decoder("gzip").feed(b"no gzip at all"))
     with pytest.raises(Undecodable):
         Decoder("br")
+
+
+def test_what_repeats_itself_is_masked_without_trying_each_byte() -> None:
+    """A secret like this, and a destination that sends its beginning without end, held up all."""
+
+    class Counted(bytes):
+        tries = 0
+
+        def startswith(self, *arguments: object) -> bool:
+            Counted.tries += 1
+            return super().startswith(*arguments)  # type: ignore[arg-type]
+
+    secret = b"a" * 4000 + b"bcd1"
+    masks = Masks([secret])
+    masks._forms = [Counted(secret)]
+    masker = masks.stream()
+    said = b""
+    for _ in range(20):
+        said += masker.feed(b"a" * 3999 + b"x")
+    assert Counted.tries <= 20 * 256
+    said += masker.feed(secret[:2000]) + masker.feed(secret[2000:] + b"the end") + masker.flush()
+    assert said == (b"a" * 3999 + b"x") * 20 + b"*" * 4004 + b"the end"

@@ -350,3 +350,35 @@ async def test_a_redirect_is_the_clients_to_follow_and_judged_anew() -> None:
         assert said.startswith(b"HTTP/1.1 302 ")
         assert b"X-Stockade-Egress: no-rule\r\n" in said
         assert it.proxy.use.denied[0].destination == "169.254.169.254:80"
+
+
+async def test_a_body_in_tiny_pieces_leaves_others_their_turn() -> None:
+    """All of them come in one read, and none of them waits for anything."""
+    tiny = b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"
+    site = Site(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    back = Site(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + tiny)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with listening(site) as there, listening(back) as here:
+        rules = [f"http://localhost:{port} in 127.0.0.0/8" for port in (there, here)]
+        async with running(*rules) as it:
+            head = f"http://localhost:{there}/ HTTP/1.1\r\nHost: localhost:{there}\r\n"
+            asked = f"POST {head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+            for request in (
+                asked.encode() + tiny,
+                f"GET http://localhost:{here}/ HTTP/1.1\r\nHost: localhost:{here}\r\n"
+                "Connection: close\r\n\r\n".encode(),
+            ):
+                turns = 0
+                counting = asyncio.create_task(count())
+                answer = await it.say(request)
+                counting.cancel()
+                assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+                assert turns > 20_000 // 64
+    assert site.bodies == [b"x" * 20_000]

@@ -1,6 +1,7 @@
 """Credentials: what is said of them between caller, gateway and broker. A secret only ever goes in."""
 
 import re
+import zlib
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
@@ -179,6 +180,8 @@ class CredentialBody(BaseModel):
             )
         if len(set(secret)) < 4:
             raise ValueError("secret: it has fewer than 4 different characters")
+        if len(zlib.compress(secret.encode())) < len(secret) // 5:
+            raise ValueError("secret: it repeats itself, and is no secret")
         for grant in self.grants:
             if grant.way.kind in (WayKind.BEARER, WayKind.HEADER) and not secret.isascii():
                 raise ValueError("secret: a header takes ASCII characters only")

@@ -15,6 +15,7 @@ from stockade.egress.decision import Denied
 from stockade.egress.http_head import OTHER_METHOD, OTHER_PATH
 from stockade.egress.names import Destination
 from stockade.egress.room import NoRoom
+from stockade.egress.turns import Turns
 from stockade.port.egress import Scheme
 
 _PLAIN: Final = (b"", b"identity")
@@ -202,8 +203,10 @@ async def _pieces(
     source: Body, masks: Masks, decoder: Decoder | None, destination: Destination
 ) -> AsyncIterator[bytes]:
     masker = masks.stream()
+    turns = Turns()
     try:
         async for data in source:
+            await turns.step()
             for piece in decoder.feed(data) if decoder is not None else (data,):
                 if masked := masker.feed(piece):
                     yield masked

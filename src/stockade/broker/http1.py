@@ -9,6 +9,7 @@ import h11
 
 from stockade.broker.messages import Answer, Body, Header, Request, end_to_end, nothing, refusal
 from stockade.egress.names import BadHost, Destination, read_authority
+from stockade.egress.turns import Turns
 from stockade.port import KIB
 from stockade.port.egress import Scheme
 
@@ -164,7 +165,9 @@ class _Guest:
         head = h11.Response(status_code=answer.status, headers=headers, reason=answer.reason)
         self._write(head)
         await self._writer.drain()
+        turns = Turns()
         async for piece in answer.body:
+            await turns.step()
             self._write(h11.Data(data=piece))
             await self._writer.drain()
         # Trailers are for chunks alone.
@@ -353,7 +356,9 @@ class Http1Upstream:
         self._on_free()
 
     async def _send_body(self, body: Body) -> None:
+        turns = Turns()
         async for piece in body:
+            await turns.step()
             self._writer.write(self._http.send(h11.Data(data=piece)) or b"")
             await self._writer.drain()
         trailers = end_to_end(body.trailers) if body.length is None else []

@@ -17,6 +17,8 @@ from urllib.parse import quote, quote_plus
 MASK: Final = b"*"
 _SHORTEST: Final = 6
 """Of a form: what is shorter is found everywhere."""
+_MOST_TRIES: Final = 256
+"""Places at which one form may begin that the end of some data may cut."""
 
 
 def forms(secret: str, *, users: Iterable[str] = ()) -> frozenset[bytes]:
@@ -94,7 +96,7 @@ class Masks:
 
     def whole(self, data: bytes) -> bytes:
         """Something that comes in one piece, such as a header."""
-        hits = self._hits(data)
+        hits = self._hits(data, 0)
         if not hits:
             return data
         masked = bytearray(data)
@@ -106,10 +108,11 @@ class Masks:
         """For something that comes in many."""
         return Masker(self)
 
-    def _hits(self, data: bytes) -> list[tuple[int, int]]:
+    def _hits(self, data: bytes, known: int) -> list[tuple[int, int]]:
+        """Where forms are that do not end within the first ``known`` bytes."""
         hits = []
         for form in self._forms:
-            place = data.find(form)
+            place = data.find(form, max(0, known - len(form) + 1))
             while place >= 0:
                 hits.append((place, place + len(form)))
                 place = data.find(form, place + 1)
@@ -119,8 +122,15 @@ class Masks:
         """Where the first form begins that the end of the data may cut."""
         least = len(data)
         for form in self._forms:
-            place = data.find(form[:1], max(0, len(data) - len(form) + 1))
+            place = first = data.find(form[:1], max(0, len(data) - len(form) + 1))
+            tries = 0
             while 0 <= place < least:
+                tries += 1
+                if tries > _MOST_TRIES:
+                    # What repeats itself could be tried at each of its bytes. To keep back more
+                    # than is needed is a delay, and nothing is let through.
+                    least = min(least, first)
+                    break
                 if form.startswith(data[place:]):
                     least = place
                     break
@@ -141,8 +151,9 @@ class Masker:
         """Give it some; returns what can go on."""
         if not self._masks:
             return data
+        known = len(self._kept)
         data = self._kept + data
-        hits = self._masks._hits(data)  # noqa: SLF001 - one thing in two parts
+        hits = self._masks._hits(data, known)  # noqa: SLF001 - one thing in two parts
         cut = self._masks._open_end(data)  # noqa: SLF001
         hidden, masked = self._hidden, data
         if hits or hidden:

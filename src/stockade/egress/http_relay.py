@@ -16,6 +16,7 @@ from stockade.egress.answers import Refusal
 from stockade.egress.http_head import MAX_HEAD, Head, Headers, find_head, read_head
 from stockade.egress.names import BadHost, Destination, printable, read_authority
 from stockade.egress.traffic import Source, Traffic, tunnel
+from stockade.egress.turns import Turns
 from stockade.port.egress import Scheme
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -348,7 +349,9 @@ class HttpRelay:
         self, guest: h11.Connection, server: h11.Connection, writer: asyncio.StreamWriter
     ) -> None:
         source = self._source
+        turns = Turns()
         while True:
+            await turns.step()
             event = guest.next_event()
             if event is h11.NEED_DATA:
                 if not source.buffer:
@@ -385,7 +388,9 @@ class HttpRelay:
         hook = onward.response
         destination = str(onward.request.destination)
         writer = self._writer
+        turns = Turns()
         while True:
+            await turns.step()
             try:
                 event = server.next_event()
             except h11.RemoteProtocolError as error:
