@@ -357,3 +357,29 @@ async def test_what_repeats_itself_is_no_secret(brokered: Brokered, secret: str)
     assert answer.status == 422
     assert "repeats itself" in said
     assert secret not in said
+
+
+@pytest.mark.parametrize("line", [b"HTTP/1.1 200 OK\r\nbroken ", b"no HTTP "])
+async def test_a_broken_answer_is_told_without_what_it_said(
+    brokered: Brokered, line: bytes
+) -> None:
+    """Python spells bytes in a way of its own, which is none of those that are masked."""
+    secret = "with-'both\"-quotes-and-\u00e9-in-it"
+    seen = Recorder(lambda _head, _body: line + secret.encode() + b"\r\n\r\n")
+    async with destination(brokered.authority, seen) as port:
+        rule, way = f"https://api.test:{port} {LOCAL}", {"kind": "query", "name": "key"}
+        await brokered.store("odd", rule, way, secret=secret)
+        head, body = await say(await brokered.open("odd"), "api.test", port, asking(port))
+    assert head.startswith(b"HTTP/1.1 502 ")
+    assert b"does not speak HTTP as it should" in body
+    assert b"quotes" not in body
+
+
+async def test_an_echo_in_utf_16_is_masked(brokered: Brokered) -> None:
+    for encoding in ("utf-16-le", "utf-16-be"):
+        seen = Recorder(lambda _head, _body, name=encoding: plain(f"<{SECRET}>".encode(name)))  # type: ignore[misc]
+        async with destination(brokered.authority, seen) as port:
+            await granted(brokered, port)
+            _, body = await say(await brokered.open("key"), "api.test", port, asking(port))
+        assert b"*" * (2 * len(SECRET)) in body
+        assert SECRET.encode(encoding)[2:-2] not in body

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -21,6 +22,7 @@ _READ: Final = 64 * KIB
 _HEAD_SECONDS: Final = 60.0
 _DISCARD_SECONDS: Final = 2.0
 _MOST_DISCARDED: Final = 1024 * KIB
+_BYTES: Final = re.compile(r"(?:bytearray\()?\bb['\"]")
 _PORTS: Final = {Scheme.HTTPS: 443, Scheme.HTTP: 80}
 
 
@@ -340,7 +342,7 @@ class Http1Upstream:
         except (h11.ProtocolError, OSError) as error:
             await self._end()
             raise UpstreamBroken(
-                f"{self._destination} does not speak HTTP as it should: {_said(error)}",
+                f"{self._destination} does not speak HTTP as it should: {said_of(error)}",
                 unused=isinstance(error, OSError) and self._asked > 1,
             ) from None
         except BaseException:
@@ -432,7 +434,7 @@ class Http1Upstream:
                 event = await self._event()
             except h11.RemoteProtocolError as error:
                 raise UpstreamBroken(
-                    f"the answer of {self._destination} is broken: {error}"
+                    f"the answer of {self._destination} is broken: {said_of(error)}"
                 ) from None
             if isinstance(event, h11.Data):
                 yield bytes(event.data)
@@ -479,5 +481,7 @@ class _Tunnel:
         self._writer.close()
 
 
-def _said(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+def said_of(error: Exception) -> str:
+    """What is wrong, without the bytes that were: they come as Python spells them, which no mask knows."""
+    text = getattr(error, "strerror", None) or _BYTES.split(str(error), maxsplit=1)[0]
+    return text.rstrip(" :=(") or type(error).__name__

@@ -21,6 +21,7 @@ from stockade.broker.http1 import (
     UpstreamBroken,
     check_authority,
     check_target,
+    said_of,
 )
 from stockade.broker.messages import Answer, Body, Header, Request, end_to_end, refusal
 from stockade.egress.names import Destination
@@ -156,7 +157,7 @@ class Http2Link:
                     return
         except (h2.exceptions.ProtocolError, ValueError, KeyError) as error:
             # h2 has put the reason into what is to be sent.
-            reason = StreamReset(f"the peer does not speak HTTP/2 as it should: {error}")
+            reason = StreamReset(f"the peer does not speak HTTP/2 as it should: {said_of(error)}")
             with contextlib.suppress(OSError):
                 await self.flush()
         except OSError as error:
@@ -249,7 +250,7 @@ class Http2Link:
             self.http.send_headers(stream.number, headers, end_stream=end)
             stream.sent = end
         except h2.exceptions.ProtocolError as error:
-            raise StreamReset(f"it cannot be sent: {error}") from None
+            raise StreamReset(f"it cannot be sent: {said_of(error)}") from None
         await self.flush()
 
     async def send_body(self, stream: Http2Stream, body: Body) -> None:
@@ -270,7 +271,7 @@ class Http2Link:
                 self.http.end_stream(stream.number)
             stream.sent = True
         except h2.exceptions.ProtocolError as error:
-            raise StreamReset(f"the rest cannot be sent: {error}") from None
+            raise StreamReset(f"the rest cannot be sent: {said_of(error)}") from None
         await self.flush()
 
     async def _room(self, stream: Http2Stream, wanted: int) -> int:

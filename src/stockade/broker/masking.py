@@ -55,12 +55,11 @@ def forms(secret: str, *, users: Iterable[str] = ()) -> frozenset[bytes]:
     found |= _base64(raw)
     for user in users:
         found |= _base64(f"{user}:{secret}".encode(), whole=True)
-    if not secret.isascii():
-        for encoding in ("latin-1", "utf-16-le"):
-            try:
-                found.add(secret.encode(encoding))
-            except UnicodeEncodeError:
-                pass  # then it cannot come back in it, either
+    for encoding in ("latin-1", "utf-16-le", "utf-16-be"):
+        try:
+            found.add(secret.encode(encoding))
+        except UnicodeEncodeError:
+            pass  # then it cannot come back in it, either
     return frozenset(form for form in found if len(form) >= _SHORTEST)
 
 
