@@ -9,6 +9,7 @@ from stockade.egress.addresses import Judge
 from stockade.egress.answers import Refusal
 from stockade.egress.decision import Allowed, Denied, admit
 from stockade.egress.names import Address, Destination
+from stockade.egress.pieces import PieceReader
 from stockade.egress.resolving import ResolveFailed, Resolver
 from stockade.egress.traffic import LARGEST_PIECE
 from stockade.port.egress import EgressRule
@@ -76,8 +77,12 @@ async def _connect(
     try:
         upstream.setblocking(False)
         upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().sock_connect(upstream, (str(address), port))
-        return await asyncio.open_connection(sock=upstream, limit=LARGEST_PIECE)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(upstream, (str(address), port))
+        reader = PieceReader(LARGEST_PIECE, loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_connection(lambda: protocol, sock=upstream)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
     except BaseException:
         upstream.close()
         raise
