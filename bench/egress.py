@@ -10,6 +10,7 @@ from pathlib import Path
 
 import trustme
 
+from bench.brokering import CREDENTIAL, TENANT, Broker, broker_running
 from bench.report import Promise, Report, Summary, Table, milliseconds, ratio
 from stockade.executor.local import open_local
 from stockade.port import (
@@ -28,12 +29,15 @@ from stockade.port import (
 PROGRAMS = Path(__file__).parent / "programs"
 CLIENT = (PROGRAMS / "web_client.py").read_text()
 ADDED_TARGET = 0.003
+BROKERED_TARGET = 0.008
+BROKERED = f"by the broker, {Tier.NAMESPACE}"
 DOWNLOAD_TARGET = 1 / 3
 LARGE_BYTES = 200 * 1_000_000
 AT_ONCE = 200
 _REQUESTS = 15
 _LIMITS = Limits(wall_seconds=300, cpu_seconds=300, memory_bytes=GIB, processes=512)
 _TIERS = (Tier.NAMESPACE, Tier.GVISOR)
+_KINDS = (("TCP", False), ("TLS", True))  # of a broker's business only the second
 
 
 class Ways:
@@ -59,6 +63,23 @@ class Ways:
             session = await environment.open_session(request)
             self._sessions[f"through the proxy, {tier}"] = await stack.enter_async_context(session)
 
+    async def open_brokered(
+        self, environment: ExecutionEnvironment, broker: Broker, stack: contextlib.AsyncExitStack
+    ) -> None:
+        """A session whose requests to the server with TLS get a credential."""
+        await broker.grant(f"https://localhost:{self._tls_port} in 127.0.0.0/8")
+        request = SandboxRequest(
+            tenant=TENANT,
+            tier=Tier.NAMESPACE,
+            limits=_LIMITS,
+            egress=EgressPolicy(credentials=(CREDENTIAL,), connections=256),
+            ticket=await broker.ticket("bench"),
+        )
+        session = await environment.open_session(request)
+        self._sessions[BROKERED] = await stack.enter_async_context(session)
+        # The sandbox's certificate for the server is made by the first request.
+        await self.time(BROKERED, "connect", tls=True, count=1)
+
     @property
     def names(self) -> tuple[str, ...]:
         """``direct`` first."""
@@ -77,10 +98,12 @@ class Ways:
         ]
         if way == "direct":
             return await _bare([*arguments, self._authority] if tls else arguments)
-        # The server's own certificate has to be known inside as well.
         session = self._sessions[way]
-        await session.write_file("authority.pem", Path(self._authority).read_bytes())
-        environment = {"SSL_CERT_FILE": "/workspace/authority.pem"}
+        environment = {}
+        if way != BROKERED:  # where the variables name what the sandbox is to trust
+            # The server's own certificate has to be known inside as well.
+            await session.write_file("authority.pem", Path(self._authority).read_bytes())
+            environment["SSL_CERT_FILE"] = "/workspace/authority.pem"
         program = PythonSource(CLIENT, tuple([*arguments, "ca"] if tls else arguments))
         execution = await session.run(ExecutionRequest(program, environment=environment))
         if not execution.ok:
@@ -114,26 +137,31 @@ async def measure(rounds: int) -> Report:
         tls = await stack.enter_async_context(
             _server(str(folder / "server.pem"), str(folder / "server.pem"))
         )
-        environment = await stack.enter_async_context(open_local(tiers=set(_TIERS)))
+        broker = await stack.enter_async_context(broker_running(folder, folder / "authority.pem"))
+        environment = await stack.enter_async_context(
+            open_local(tiers=set(_TIERS), open_lease=broker.leases)
+        )
         ways = Ways(plain, tls, str(folder / "authority.pem"))
         await ways.open(environment, stack)
+        await ways.open_brokered(environment, broker, stack)
         small: dict[tuple[str, str], list[float]] = {}
         large: dict[tuple[str, str], list[float]] = {}
         many: dict[str, list[float]] = {}
         for _ in range(max(1, rounds // 5)):
             for way in ways.names:
-                for kind, tls_too in (("TCP", False), ("TLS", True)):
+                for kind, tls_too in _KINDS[way == BROKERED :]:
                     for what in ("connect", "keep"):
                         times = await ways.time(way, what, tls=tls_too, count=_REQUESTS)
                         small.setdefault((way, f"{kind}, {what}"), []).extend(times)
         for _ in range(max(1, rounds // 10)):
             for way in ways.names:
-                for kind, tls_too in (("TCP", False), ("TLS", True)):
+                for kind, tls_too in _KINDS[way == BROKERED :]:
                     times = await ways.time(way, "large", tls=tls_too, count=1, size=LARGE_BYTES)
                     large.setdefault((way, kind), []).extend(times)
-                many.setdefault(way, []).extend(
-                    await ways.time(way, "many", tls=False, count=AT_ONCE)
-                )
+                if way != BROKERED:
+                    many.setdefault(way, []).extend(
+                        await ways.time(way, "many", tls=False, count=AT_ONCE)
+                    )
     return _report(ways.names, small, large, many)
 
 
@@ -161,6 +189,10 @@ def _report(
     rates = {key: LARGE_BYTES / Summary.of(times).median for key, times in large.items()}
     proxied = names[1]
     added = summaries[proxied, "TCP, connect"].median - summaries["direct", "TCP, connect"].median
+    brokered = max(
+        summaries[BROKERED, what].median - summaries["direct", what].median
+        for what in ("TLS, connect", "TLS, keep")
+    )
     share = rates[proxied, "TLS"] / rates["direct", "TLS"]
     plain_share = rates[proxied, "TCP"] / rates["direct", "TCP"]
     return Report(
@@ -170,7 +202,12 @@ def _report(
                 "Egress: a small request to a server on the same machine",
                 ("what", "median ms", "p99 ms", "more than direct, ms", "median / direct"),
                 tuple(rows),
-                ("By CONNECT, from a Python client in the sandbox; direct: the same on the host.",),
+                (
+                    "By CONNECT, from a Python client in the sandbox; direct: the same on the host.",
+                    "By the broker: TLS ended, a credential put in, TLS to the server anew; the "
+                    "sandbox's certificate is there. Of a connection each and one connection the "
+                    "promise is for the slower.",
+                ),
             ),
             Table(
                 f"Egress: {LARGE_BYTES // 1_000_000} MB down, and {AT_ONCE} connections at once",
@@ -201,6 +238,12 @@ def _report(
                 f"<= {milliseconds(ADDED_TARGET)} ms",
                 f"{milliseconds(added)} ms",
                 added <= ADDED_TARGET,
+            ),
+            Promise(
+                "a brokered request, more than direct, median, namespace",
+                f"<= {milliseconds(BROKERED_TARGET)} ms",
+                f"{milliseconds(brokered)} ms",
+                brokered <= BROKERED_TARGET,
             ),
             Promise(
                 "200 MB down over TLS, of direct, namespace",

@@ -167,7 +167,7 @@ async def destination(
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    server = await asyncio.start_server(accept, "127.0.0.1", port, ssl=context)
+    server = await asyncio.start_server(accept, "127.0.0.1", port, ssl=context, backlog=512)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

@@ -105,7 +105,7 @@ def test_several_threads_run_at_once() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 3.5  # one after the other they take 4
     assert outcomes == [True] * 20
 
 

@@ -78,7 +78,7 @@ async def test_usage_of_the_workspace(real: ExecutionEnvironment, traits: Traits
 async def test_an_execution_that_did_nothing_used_little(real: ExecutionEnvironment) -> None:
     """What parking cost is not the execution's."""
     execution = await real.run(source(""))
-    assert execution.usage.cpu_seconds is None or execution.usage.cpu_seconds < 0.3
+    assert execution.usage.cpu_seconds is None or execution.usage.cpu_seconds < 0.6
     assert execution.usage.disk_bytes in (0, None)
     assert execution.usage.inodes in (0, None)
 

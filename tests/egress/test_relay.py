@@ -188,7 +188,7 @@ async def test_answers_that_are_none(answer: bytes) -> None:
         said = await it.say(
             lines(f"GET http://localhost:{port}/ HTTP/1.1", f"Host: localhost:{port}")
         )
-        assert said.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
+        assert said.startswith(b"HTTP/1.1 502 Bad Gateway: ")
         assert it.proxy.use.denials == 0
 
 
@@ -382,3 +382,56 @@ async def test_a_body_in_tiny_pieces_leaves_others_their_turn() -> None:
                 assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
                 assert turns > 20_000 // 64
     assert site.bodies == [b"x" * 20_000]
+
+
+@pytest.mark.parametrize(
+    ("answer", "connections"),
+    [
+        (b"Content-Length: 2\r\n\r\nok", 1),
+        (b"Content-Length: 2\r\nConnection: Close\r\n\r\nok", 2),
+        (b"Content-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nextra", 2),
+        (b"Content-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nextra", 2),
+    ],
+)
+async def test_what_comes_beyond_an_answer_is_no_answer(answer: bytes, connections: int) -> None:
+    site = Site(OK + answer)
+    async with listening(site) as port, running(f"localhost:{port} {HERE}") as it:
+        asked = (f"GET http://localhost:{port}/ HTTP/1.1", f"Host: localhost:{port}")
+        said = await it.say(lines(*asked) + lines(*asked, "Connection: close"))
+        assert said.count(b"HTTP/1.1 200 OK") == 2
+        assert b"extra" not in said
+        assert site.connections == connections
+
+
+async def test_an_answer_cut_short_looks_cut_short() -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"Content-Length: 100000\r\n\r\n" + b"x" * 99_999)
+
+    async with listening(cut) as port, running(f"localhost:{port} {HERE}") as it:
+        said = await it.say(
+            lines(f"GET http://localhost:{port}/ HTTP/1.1", f"Host: localhost:{port}") * 2
+        )
+        assert said.partition(b"\r\n\r\n")[2] == b"x" * 99_999  # and no second answer
+        assert it.proxy.use.connections == 1
+
+
+async def test_a_long_answer_is_counted_to_the_byte() -> None:
+    body = bytes(range(256)) * 4096
+    site = Site(OK + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    async with listening(site) as port, running(f"localhost:{port} {HERE}") as it:
+        asked = (f"GET http://localhost:{port}/ HTTP/1.1", f"Host: localhost:{port}")
+        said = await it.say(lines(*asked, "Connection: close"))
+        assert said.partition(b"\r\n\r\n")[2] == body
+        assert it.proxy.use.received_bytes == len(said)
+    # One byte less, and none beyond the ceiling goes on.
+    most = len(said) - 1
+    async with (
+        listening(site) as port,
+        running(f"localhost:{port} {HERE}", policy_received_bytes=most) as it,
+    ):
+        asked = (f"GET http://localhost:{port}/ HTTP/1.1", f"Host: localhost:{port}")
+        said = await it.say(lines(*asked, "Connection: close"))
+        assert len(said) <= most
+        assert it.proxy.use.received_bytes <= most
+        assert it.reasons == ["received-bytes"]

@@ -84,7 +84,7 @@ async def test_one_that_says_something_else(fake: Fake, tmp_path: Path, name: st
     with pytest.raises(Unavailable, match=r"gVisor's guest did not start: (garbage!|\.\.)$"):
         await guest.ready()
     # It lives and may say no last word: that is waited for a little only.
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     await end(guest)
 
 

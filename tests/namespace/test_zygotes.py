@@ -26,7 +26,9 @@ class FakeZygote:
         self.dead = False
 
     @classmethod
-    async def start(cls, image: object, identity: Any, preloaded: object) -> "FakeZygote":
+    async def start(
+        cls, image: object, identity: Any, preloaded: object, boot: str
+    ) -> "FakeZygote":
         await asyncio.sleep(0.01)
         if cls.fails:
             raise Unavailable("none today")

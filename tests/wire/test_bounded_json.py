@@ -16,7 +16,7 @@ def refused(payload: bytes, limit: int = LIMIT) -> str:
     start = time.process_time()
     with pytest.raises(WireViolation) as caught:
         load_object(payload, "X", limit)
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < 3  # what is not linear takes minutes
     return str(caught.value)
 
 

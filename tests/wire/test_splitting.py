@@ -169,4 +169,4 @@ def test_bulk_data_is_parsed_fast() -> None:
                 assert isinstance(event, Data)
                 connection.consumed(1, len(event.data))
         connection.outgoing()
-    assert 800 * 65_536 / (time.process_time() - start) > 200e6
+    assert 800 * 65_536 / (time.process_time() - start) > 50e6

@@ -1,5 +1,6 @@
 """How a guest is told no."""
 
+import re
 from typing import Final
 
 from stockade.egress.decision import Denied
@@ -17,6 +18,8 @@ _PHRASES: Final = {
     503: "Service Unavailable",
     504: "Gateway Timeout",
 }
+_UNPRINTABLE: Final = re.compile("[^ -~]")
+_LONGEST_PHRASE: Final = 300
 
 
 class Refusal(Exception):
@@ -48,8 +51,10 @@ class Refusal(Exception):
     def http(self, *, without_body: bool = False) -> bytes:
         """As an answer over HTTP/1.1."""
         body = f"stockade: {self.detail} [{self.reason}]\n".encode("ascii", "replace")
+        # Many clients show no body of an answer to CONNECT, but its first line.
+        why = _UNPRINTABLE.sub("?", self.detail)[:_LONGEST_PHRASE]
         head = (
-            f"HTTP/1.1 {self.status} {_PHRASES.get(self.status, 'Refused')}\r\n"
+            f"HTTP/1.1 {self.status} {_PHRASES.get(self.status, 'Refused')}: {why}\r\n"
             "Content-Type: text/plain; charset=us-ascii\r\n"
             f"Content-Length: {len(body)}\r\n"
             f"{HEADER}: {self.reason}\r\n"

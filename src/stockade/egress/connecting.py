@@ -9,6 +9,7 @@ from stockade.egress.addresses import Judge
 from stockade.egress.answers import Refusal
 from stockade.egress.decision import Allowed, Denied, admit
 from stockade.egress.names import Address, Destination
+from stockade.egress.pieces import PieceReader
 from stockade.egress.resolving import ResolveFailed, Resolver
 from stockade.egress.traffic import LARGEST_PIECE
 from stockade.port.egress import EgressRule
@@ -86,8 +87,12 @@ async def _connect(
         if piece < _SMALL:
             # Before it connects, or the peer was promised more. A loop reads all that is there.
             upstream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, piece)
-        await asyncio.get_running_loop().sock_connect(upstream, (str(address), port))
-        return await asyncio.open_connection(sock=upstream, limit=piece)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(upstream, (str(address), port))
+        reader = PieceReader(piece, loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_connection(lambda: protocol, sock=upstream)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
     except BaseException:
         upstream.close()
         raise

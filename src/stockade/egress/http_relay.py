@@ -148,6 +148,7 @@ class HttpRelay:
         self._on_refusal = on_refusal
         self._upstream: _Upstream | None = None
         self._answering = False
+        self._whole = False
 
     async def run(self) -> None:
         """Until the guest or a destination ends it.
@@ -169,7 +170,7 @@ class HttpRelay:
     # --- one request, one answer -------------------------------------------------------------
 
     async def _exchange(self) -> bool:
-        self._answering = False
+        self._answering = self._whole = False
         raw = await self._read_head()
         if raw is None:
             return False
@@ -200,7 +201,7 @@ class HttpRelay:
         if switched:
             await self._switched(server, upstream, onward)
             return False
-        if server.our_state is not h11.DONE or server.their_state is not h11.DONE:
+        if server.our_state is not h11.DONE or not (self._whole or server.their_state is h11.DONE):
             self._hang_up()
         if not complete:
             await self._discard()
@@ -399,14 +400,7 @@ class HttpRelay:
                     502, "bad-answer", f"{destination} sent no proper answer: {error}", destination
                 ) from None
             if event is h11.NEED_DATA:
-                try:
-                    data = await upstream.reader.read(self._traffic.received.piece)
-                except OSError:
-                    self._raise_of(upload)
-                    raise
-                if not data:
-                    self._raise_of(upload)
-                server.receive_data(data)
+                server.receive_data(await self._hear(upstream, upload))
             elif isinstance(event, h11.InformationalResponse):
                 switched = event.status_code == 101
                 if switched or guest.their_http_version != b"1.0":
@@ -439,6 +433,11 @@ class HttpRelay:
                         )
                     )
                 )
+                length = _counted(onward.request, event) if hook is None else None
+                if length is not None:
+                    await self._carry(length, guest, server, upstream, destination, upload)
+                    self._whole = self._whole and _stays_open(event)
+                    return False
             elif isinstance(event, h11.Data):
                 piece = bytes(event.data) if hook is None else hook.data(bytes(event.data))
                 if piece:
@@ -454,6 +453,50 @@ class HttpRelay:
                 raise Refusal(
                     502, "bad-answer", f"{destination} closed the connection", destination
                 )
+
+    async def _carry(
+        self,
+        length: int,
+        guest: h11.Connection,
+        server: h11.Connection,
+        upstream: _Upstream,
+        destination: str,
+        upload: "asyncio.Task[None]",
+    ) -> None:
+        """A body of a known length. h11 would copy each byte of it several times."""
+        left = length
+        piece = server.trailing_data[0]  # came with the head
+        while left > 0:
+            if not piece:
+                piece = await self._hear(upstream, upload)
+            if not piece:
+                raise Refusal(
+                    502,
+                    "bad-answer",
+                    f"{destination} closed the connection {left} bytes before the end of its "
+                    f"answer of {length}",
+                    destination,
+                )
+            piece, over = (piece, b"") if len(piece) <= left else (piece[:left], piece[left:])
+            left -= len(piece)
+            # It counts too, and frames, where the guest is told of a length of its own.
+            for part in guest.send_with_data_passthrough(h11.Data(data=piece)) or ():
+                await self._give(part)
+            piece = over
+        for part in guest.send_with_data_passthrough(h11.EndOfMessage()) or ():
+            await self._give(part)
+        # What came beyond the end is no answer to anything.
+        self._whole = not piece
+
+    async def _hear(self, upstream: _Upstream, upload: "asyncio.Task[None]") -> bytes:
+        try:
+            data = await upstream.reader.read(self._traffic.received.piece)
+        except OSError:
+            self._raise_of(upload)
+            raise
+        if not data:
+            self._raise_of(upload)
+        return data
 
     async def _give(self, data: bytes | None) -> None:
         if data:
@@ -498,6 +541,23 @@ class HttpRelay:
                     await self._source.more()
         except TimeoutError:
             pass  # it was offered
+
+
+def _counted(request: HttpRequest, answer: h11.Response) -> int | None:
+    """The length of the answer's body, where nothing else says where it ends."""
+    if request.method == "HEAD" or answer.status_code in (204, 304):
+        return None
+    lengths = [value for name, value in answer.headers if name == b"content-length"]
+    if any(name == b"transfer-encoding" for name, _ in answer.headers) or len(lengths) != 1:
+        return None
+    return int(lengths[0])  # h11 read it: digits, and not too many
+
+
+def _stays_open(answer: h11.Response) -> bool:
+    named = b",".join(value for name, value in answer.headers if name == b"connection")
+    return answer.http_version == b"1.1" and b"close" not in {
+        each.strip().lower() for each in named.split(b",")
+    }
 
 
 def _for_guest(headers: "list[tuple[bytes, bytes]]") -> Headers:

@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from stockade.executor.wire import (
     CannotOpen,
@@ -17,6 +18,7 @@ from stockade.port import SandboxLost
 
 READ_SIZE = 65_536
 WIDE = 262_144
+_MOST_AT_ONCE: Final = 1024  # IOV_MAX
 
 Handler = Callable[[Event], None]
 
@@ -33,7 +35,7 @@ class Link:
         self._write_to = write_to
         self._connection = Connection()
         self._handlers: dict[int, Handler] = {}
-        self._unsent: memoryview | None = None
+        self._unsent: list[bytes | memoryview] = []
         self._flush_planned = False
         self.hello: asyncio.Future[Mapping[str, object]] = loop.create_future()
         self.broken: asyncio.Future[str] = loop.create_future()
@@ -63,7 +65,7 @@ class Link:
         self._plan_flush()
         return channel
 
-    def send(self, channel: int, data: bytes) -> None:
+    def send(self, channel: int, data: bytes | memoryview) -> None:
         """Queue bytes; they go out as credit and the pipe allow."""
         if not self.broken.done():
             self._connection.send(channel, data)
@@ -125,21 +127,20 @@ class Link:
         if self.broken.done():
             return
         while True:
-            if self._unsent is None:
-                data = self._connection.outgoing(READ_SIZE)
-                if not data:
+            if not self._unsent:
+                self._unsent = self._connection.outgoing_parts(READ_SIZE)
+                if not self._unsent:
                     return
-                self._unsent = memoryview(data)
             try:
-                written = os.write(self._write_to, self._unsent)
+                written = os.writev(self._write_to, self._unsent[:_MOST_AT_ONCE])
             except BlockingIOError:
                 self._loop.add_writer(self._write_to, self._writable)
                 return
             except OSError:
                 # The agent is gone. What it sent before is still to be read.
-                self._unsent = None
+                self._unsent = []
                 return
-            self._unsent = self._unsent[written:] if written < len(self._unsent) else None
+            self._unsent = _after(self._unsent, written)
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._write_to)
@@ -164,7 +165,7 @@ class Link:
         except WireViolation as violation:
             self._break(f"the guest broke the wire's rules: {violation}")
             return
-        if self._connection.has_outgoing and self._unsent is None:
+        if self._connection.has_outgoing and not self._unsent:
             self._flush()
 
     def _dispatch(self, event: Event) -> None:
@@ -194,3 +195,12 @@ class Link:
         if not self.hello.done():
             self.hello.set_exception(SandboxLost(f"the sandbox did not start: {reason}"))
             self.hello.exception()  # nobody may be waiting
+
+
+def _after(parts: list[bytes | memoryview], written: int) -> list[bytes | memoryview]:
+    """What is left of them."""
+    for place, part in enumerate(parts):
+        if written < len(part):
+            return [memoryview(part)[written:], *parts[place + 1 :]]
+        written -= len(part)
+    return []

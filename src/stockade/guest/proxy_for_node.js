@@ -46,7 +46,7 @@ function install(proxy) {
       }
       socket.destroy();
       done(new Error(`the egress proxy refuses ${target}: ${answer.statusCode} ` +
-        `${answer.headers['x-stockade-egress'] || ''}`));
+        `${answer.statusMessage} [${answer.headers['x-stockade-egress'] || ''}]`));
     });
     asked.once('error', (error) => done(error));
     asked.end();

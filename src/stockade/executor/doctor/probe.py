@@ -30,7 +30,7 @@ from stockade.port.policy import STRENGTH
 
 # Longer than what has a deadline of its own inside, so that those speak first; but for a boot's,
 # which is for the slowest host that there may be.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 150.0
 
 OpenEnvironment = Callable[[], AbstractAsyncContextManager[ExecutionEnvironment]]
 

@@ -56,7 +56,7 @@ class ChannelTransport(asyncio.Transport):
         self._streams = protocol
         self._shares = shares
         self._on_change = on_change
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes | memoryview] = deque()
         self._waiting_bytes = 0
         self._owed = 0
         self._reading = True
@@ -127,13 +127,13 @@ class ChannelTransport(asyncio.Transport):
         if self.over or self._eof or not data:
             return
         size = len(data)
+        # Nobody may change it before it goes.
+        whole = data if isinstance(data, bytes) else bytes(data)
         if size <= _FRAME:
-            self._waiting.append(bytes(data))
+            self._waiting.append(whole)
         else:
-            view = memoryview(data)
-            self._waiting.extend(
-                bytes(view[start : start + _FRAME]) for start in range(0, size, _FRAME)
-            )
+            view = memoryview(whole)
+            self._waiting.extend(view[start : start + _FRAME] for start in range(0, size, _FRAME))
         self._waiting_bytes += size
         self._send_waiting()
         if self._waiting_bytes > self._shares.high_water and not self._writing_paused:

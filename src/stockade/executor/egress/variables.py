@@ -7,8 +7,6 @@ from stockade.port import EgressPolicy
 PORT: Final = 3128
 """Of the sandbox's own loopback device."""
 _HTTP: Final = f"http://127.0.0.1:{PORT}"
-# With names left to the proxy: nothing in a sandbox can resolve one.
-_SOCKS: Final = f"socks5h://127.0.0.1:{PORT}"
 _FOR_NODE: Final = "/opt/stockade/stockade_guest/proxy_for_node.js"
 _DIRECT: Final = "localhost,127.0.0.1,::1"
 
@@ -17,7 +15,9 @@ def proxy_variables(policy: EgressPolicy) -> dict[str, str]:
     """Variables for the usual clients; none where nothing listens."""
     if not policy.listens:
         return {}
-    usual = {"http_proxy": _HTTP, "https_proxy": _HTTP, "all_proxy": _SOCKS, "no_proxy": _DIRECT}
+    # all_proxy too: where it names SOCKS, httpx and what is built on it fail at once, unless a
+    # package is installed that few have. Who wants SOCKS finds it at the same port.
+    usual = {"http_proxy": _HTTP, "https_proxy": _HTTP, "all_proxy": _HTTP, "no_proxy": _DIRECT}
     java = " ".join(
         f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={PORT}"
         for scheme in ("http", "https")

@@ -261,14 +261,15 @@ class Connection:
         """Queue ``data``, of any size, for the guest.
 
         Up to 65,536 bytes go as one frame, whole; more is cut at that size.  Look at
-        ``queued`` before sending much: the queue itself has no bound.
+        ``queued`` before sending much: the queue itself has no bound.  What could be changed
+        before it goes is copied; a read-only view is not.
         """
         found = self._find(channel)
         if found is None:
             return
         if found.closing:
             raise ValueError(f"channel {channel} is closed for sending")
-        if not isinstance(data, bytes):
+        if not isinstance(data, bytes) and not (isinstance(data, memoryview) and data.readonly):
             data = bytes(data)  # the caller may change it before it goes
         size = len(data)
         if size <= frames.LARGEST_PAYLOAD:
@@ -347,6 +348,10 @@ class Connection:
         return bool(self._control or self._ready)
 
     def outgoing(self, limit: int | None = None) -> bytes:
+        """As :meth:`outgoing_parts`, in one piece."""
+        return b"".join(self.outgoing_parts(limit))
+
+    def outgoing_parts(self, limit: int | None = None) -> list[bytes | memoryview]:
         """Return what may go out now; the caller owns it and has to write it.
 
         Channels take turns, a frame each.  With ``limit``, stop once that many bytes are
@@ -376,7 +381,7 @@ class Connection:
                 ready.append(channel)
             else:
                 channel.listed = False
-        return b"".join(parts)
+        return parts
 
     # The state behind both.
 
