@@ -1,7 +1,6 @@
 """The record of an execution as JSON, whole or with its bytes beside it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -245,8 +244,8 @@ class RecordMessage(_EndMessage):
         """The message for a record of the port's; artefacts without their bytes."""
         return cls(
             **_end(execution),
-            stdout=CapturedMessage(**asdict(execution.stdout)),
-            stderr=CapturedMessage(**asdict(execution.stderr)),
+            stdout=CapturedMessage(**_plain(execution.stdout)),
+            stderr=CapturedMessage(**_plain(execution.stderr)),
             result=execution.result,
         )
 

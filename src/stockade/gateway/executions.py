@@ -212,7 +212,8 @@ class KeptRecord:
             shortened.append("stdout")
         if stderr is not execution.stderr:
             shortened.append("stderr")
-        execution = replace(execution, stdout=stdout, stderr=stderr)
+        if shortened:
+            execution = replace(execution, stdout=stdout, stderr=stderr)
         if execution.result is not None and len(execution.result) > most_bytes:
             # Half a result is no result: it is left out, and `shortened` says so.
             execution = replace(execution, result=None)

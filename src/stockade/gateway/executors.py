@@ -215,7 +215,7 @@ class Executors:
                     with attempts.next(executor) as name:
                         admitted = await (admit or _as_it_is)(sandbox)
                         session = await executor.environment.open_session(
-                            replace(admitted, tier=tier),
+                            _on_tier(admitted, tier),
                             id=name,
                             lease_seconds=lease_seconds,
                             keep_alive=False,
@@ -273,6 +273,11 @@ async def _close(opening: AbstractAsyncContextManager[RemoteEnvironment]) -> Non
         await opening.__aexit__(None, None, None)
 
 
+def _on_tier(sandbox: SandboxRequest, tier: Tier | None) -> SandboxRequest:
+    # A new one is judged anew, limit by limit.
+    return sandbox if sandbox.tier is tier else replace(sandbox, tier=tier)
+
+
 class FreshPlace:
     """A place for an execution in a sandbox of its own."""
 
@@ -309,7 +314,7 @@ class FreshPlace:
                     admitted = await self._admit(self._sandbox)
                     return await executor.environment.start(
                         request,
-                        replace(admitted, tier=tier),
+                        _on_tier(admitted, tier),
                         stdin=stdin,
                         on_output=on_output,
                         on_egress=on_egress,

@@ -118,6 +118,24 @@ async def test_frames(open_fake: OpenGateway) -> None:
         assert frames[-1].type is FrameType.END
 
 
+async def test_the_frames_of_a_short_program_are_one_piece(
+    open_fake: OpenGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece wakes its reader; what comes within the moment that is allowed goes together."""
+    monkeypatch.setattr(forms, "GATHERED_SECONDS", 60.0)
+    async with (
+        open_fake([Scripted(stdout=b"1\n")]) as gateway,
+        gateway.http.post(
+            gateway.url + "/v1/executions",
+            json=PROGRAM,
+            headers=gateway.headers() | {"Accept": "application/vnd.stockade.frames"},
+        ) as response,
+    ):
+        pieces = [data async for data, whole in response.content.iter_chunks() if whole]
+        kinds = [frame.type for frame in FrameDecoder().feed(pieces[0])]
+        assert (len(pieces), kinds[0], kinds[-1]) == (1, FrameType.STARTED, FrameType.END)
+
+
 async def test_a_job_is_polled_watched_and_cancelled(open_fake: OpenGateway) -> None:
     """Nobody has to stay for it."""
     async with open_fake([FOREVER]) as gateway:
