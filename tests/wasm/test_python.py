@@ -204,3 +204,19 @@ async def test_a_result_is_bytes_and_is_never_parsed(run: Run, result: str) -> N
         PythonSource("import os, sys\nos.write(3, sys.stdin.buffer.read())"), stdin=data
     )
     assert (execution.result or b"") == data
+
+
+async def test_the_standard_library_is_there(run: Run) -> None:
+    """SECURITY 96: another build of the interpreter is noticed by what it lacks."""
+    names = (
+        "abc, argparse, array, asyncio, base64, bisect, calendar, cmath, codecs, collections, "
+        "colorsys, configparser, contextlib, copy, csv, dataclasses, datetime, decimal, difflib, "
+        "email, enum, fnmatch, fractions, functools, glob, graphlib, gzip, hashlib, heapq, hmac, "
+        "html, html.parser, inspect, io, ipaddress, itertools, json, keyword, logging, math, "
+        "numbers, operator, os, pathlib, pickle, pprint, queue, random, re, secrets, shlex, "
+        "shutil, sqlite3, statistics, string, struct, tempfile, textwrap, threading, time, "
+        "timeit, traceback, types, typing, unicodedata, unittest, urllib.parse, uuid, "
+        "xml.etree.ElementTree, zipfile, zlib, zoneinfo "
+    )
+    execution = await run(PythonSource(f"import {names}\nprint('all')"))
+    assert execution.stdout.text() == "all\n", (execution.detail, execution.stderr)

@@ -31,6 +31,7 @@ from stockade.port import (
     ExecutionRequest,
     ExpressionSource,
     InvalidRequest,
+    JavaScriptSource,
     Outcome,
     Program,
     PythonScript,
@@ -42,6 +43,7 @@ from stockade.port import (
     Tier,
     TrustLevel,
     Unavailable,
+    WasmModule,
 )
 from stockade.port.policy import refusal as refusal_of
 from stockade.port.program import MAX_SOURCE_BYTES
@@ -307,6 +309,7 @@ def run(
     stockade run -c 'import sys; print(sys.argv)' a b
     stockade run app.js                      also .mjs and .sh
     stockade run -- node -p 6*7              any program of the image
+    stockade run --tier wasm app.js          in WebAssembly; .py too, and module.wasm
     stockade run -e 'input.total > 100.0' < order.json
     stockade run --allow api.example.com:443 fetch.py
     stockade run --requirements requirements.txt script.py
@@ -335,14 +338,27 @@ def run(
     shown = expression is not None and result is None and not as_json
     targets = _targets(artefacts, "-" if shown else result, force, as_json)
     targets = targets._replace(result_ending=b"\n" if shown else b"")
-    script = _script(words, code, expression, fresh, dashes=ctx.meta["stockade.dashes"], host=host)
+    script = _script(
+        words,
+        code,
+        expression,
+        fresh,
+        dashes=ctx.meta["stockade.dashes"],
+        in_wasm=tier is Tier.WASM,
+        host=host,
+    )
     given = script.files | _sources(sources, chosen.disk_bytes, taken=script.name)
     environment = _variables(variables)
     # Nobody types the JSON of an expression that may have no need of any.
     typed = expression is not None and os.isatty(host.stdin)
     stdin = _stdin(host, input_file, used_up=script.from_stdin or typed)
     size = None
-    if expression is None and not detach and _wants_terminal(host, tty, stdin, as_json):
+    has_terminal = expression is None and not (
+        tier is Tier.WASM or isinstance(script.program, WasmModule)
+    )
+    if tty and not has_terminal and expression is None:
+        raise click.UsageError("--tty: a program in WebAssembly has no terminal")
+    if has_terminal and not detach and _wants_terminal(host, tty, stdin, as_json):
         from stockade.cli import terminal
 
         size = terminal.size(host.stdout)
@@ -426,6 +442,7 @@ def _script(
     fresh: bool,
     *,
     dashes: bool,
+    in_wasm: bool,
     host: Host,
 ) -> _Script:
     try:
@@ -448,6 +465,12 @@ def _script(
         if ending == ".py":
             source = files.read_input(first, MAX_SOURCE_BYTES, _SOURCE_RULE)
             return _Script(PythonScript(name, source, rest, fresh), {}, name)
+        if ending == ".wasm":
+            module = files.read_input(first, MAX_SOURCE_BYTES, _SOURCE_RULE)
+            return _Script(WasmModule(module, rest), {})
+        if in_wasm and ending == ".js":
+            source = files.read_input(first, MAX_SOURCE_BYTES, _SOURCE_RULE)
+            return _Script(JavaScriptSource(source, rest), {})
         if ending in _INTERPRETERS:
             source = files.read_input(first, MAX_SOURCE_BYTES, _SOURCE_RULE)
             # A name like -x.sh would be an option to the interpreter.
@@ -461,7 +484,7 @@ def _script(
         raise Failure(f"{first!r} is a folder; a file is needed here", exit_codes.NO_INPUT)
     if not os.path.lexists(first):
         raise Failure(f"{first!r}: there is no such file; {remedy}", exit_codes.NO_INPUT)
-    raise click.UsageError(f"{first!r} is no .py, .js, .mjs or .sh file; {remedy}")
+    raise click.UsageError(f"{first!r} is no .py, .js, .mjs, .sh or .wasm file; {remedy}")
 
 
 def _sources(sources: tuple[str, ...], ceiling: int, *, taken: str) -> dict[str, bytes]:

@@ -102,11 +102,11 @@ class LocalEnvironment:
         wanted = placed(request.program, sandbox or _DEFAULT)
         if wanted.tier is Tier.EXPRESSION:
             return self._evaluate(request, wanted, stdin)
-        if wanted.tier is Tier.WASM:
-            check_wasm(request, wanted)
         began = time.monotonic()
 
         profile = await self._choose(wanted)
+        if profile.tier is Tier.WASM:
+            check_wasm(request, wanted)
         egress = await self._egress.prepare(wanted)
 
         def begin(taken: Sandbox, waited: float) -> ProgramExecution:
@@ -209,10 +209,10 @@ class LocalEnvironment:
         wanted = sandbox or _DEFAULT
         if wanted.tier is Tier.EXPRESSION:
             raise InvalidRequest("tier", "an expression has no sandbox that could be kept open")
-        if wanted.tier is Tier.WASM:
-            check_wasm_session()
         began = time.monotonic()
         profile = await self._choose(wanted)
+        if profile.tier is Tier.WASM:
+            check_wasm_session()
         egress = await self._egress.prepare(wanted)
         try:
             taken = await self._take(profile)

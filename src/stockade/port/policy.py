@@ -63,8 +63,8 @@ def candidates(trust: TrustLevel, tier: Tier | None = None) -> tuple[Tier, ...]:
 
 def named_by_offer(offered: Collection[Tier]) -> Tier | None:
     """The tier that every request is taken to name, since there is no other; None: none is."""
-    dedicated = [tier for tier in offered if tier in DEDICATED]
-    return dedicated[0] if len(offered) == len(dedicated) == 1 else None
+    named = [tier for tier in offered if tier in DEDICATED or tier in OF_LANGUAGES]
+    return named[0] if len(offered) == len(named) == 1 else None
 
 
 def refusal(trust: TrustLevel, tier: Tier | None, missing: Mapping[Tier, str]) -> str:

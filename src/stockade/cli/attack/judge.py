@@ -3,12 +3,26 @@
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stockade.cli.attack.model import Attack, Observed, Ruling, Verdict
 from stockade.port import Enforcement, Execution, Outcome
 
+_OF_LINUX = (
+    *("ModuleNotFoundError: ", "ImportError: ", "AttributeError: "),
+    *("OSError: ", "FileNotFoundError: ", "PermissionError: "),
+)
+"""How a Python of WebAssembly says that a function or a file of Linux is none of its own."""
+NOT_IN_WASM: Mapping[str, str] = {
+    "agent-files": "no file of the agent's is there to be tried",
+    "forged-frames": "no descriptor of the wire's is there to be written to",
+    "ignore-signals": "there are no signals to be ignored",
+    "own-executable": "there is no /proc, and no program file behind an instance",
+    "shared-inodes": "no file of the image is there to be shared",
+    "shared-places": "it meets another program by what Linux shares, and none of it is there",
+}
+"""Attacks that wait for, or rest upon, what WebAssembly has not."""
 _GRACE_SECONDS = 3.0
 """From the deadline until the record must be there, on a busy machine."""
 
@@ -52,6 +66,17 @@ def inapplicable(attack: Attack, kept: dict[str, Enforcement]) -> str:
     how = kept.get(attack.enforced, Enforcement.ENFORCED)
     if attack.enforced and how is not Enforcement.ENFORCED:
         return f"{attack.enforced} is {how} on this machine, which `stockade doctor` says, too"
+    return ""
+
+
+def lacking_in_wasm(observed: Observed) -> str:
+    """What of Linux a program of the battery had need of, and WebAssembly has not; empty: nothing."""
+    for execution in observed.executions:
+        if execution.outcome is Outcome.INVALID:
+            return execution.detail
+        last = execution.stderr.text().strip().rpartition("\n")[2]
+        if last.startswith(_OF_LINUX):
+            return last[:200]
     return ""
 
 

@@ -6,13 +6,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from stockade.cli.attack.host_checks import HostWatch, watch_host
-from stockade.cli.attack.judge import inapplicable, judge
+from stockade.cli.attack.judge import NOT_IN_WASM, breaches, inapplicable, judge, lacking_in_wasm
 from stockade.cli.attack.model import Attack, Ruling, Scene, Verdict
 from stockade.port import (
     Enforcement,
     Execution,
     ExecutionEnvironment,
     ExecutionRequest,
+    InvalidRequest,
     PythonSource,
     StockadeError,
     Tier,
@@ -32,6 +33,8 @@ class Arena:
         """Try one attack. Whatever goes wrong is a verdict."""
         attack = attack.in_tier(self.tier)
         reason = inapplicable(attack, self.kept)
+        if self.tier is Tier.WASM:
+            reason = NOT_IN_WASM.get(attack.name, reason)
         if reason:
             return Verdict(attack, Ruling.NOT_APPLICABLE, reason)
         self.watch.arm()
@@ -40,12 +43,20 @@ class Arena:
         try:
             observed = await attack.drive(scene, attack)
         except (StockadeError, OSError, TimeoutError, AssertionError) as error:
+            if self.tier is Tier.WASM and isinstance(error, InvalidRequest):
+                return Verdict(attack, Ruling.NOT_APPLICABLE, str(error))
             reason = f"{type(error).__name__}: {error}"
             return Verdict(attack, Ruling.NOT_RUN, "", (reason,), time.monotonic() - began)
         observed.seconds = max(e.usage.wall_seconds for e in observed.executions)
         observed.breaches += self.watch.look(observed.executions)
         observed.breaches += await self.watch.settled()
-        return judge(attack, observed)
+        verdict = judge(attack, observed)
+        if self.tier is Tier.WASM and verdict.ruling is Ruling.BROKEN:
+            # A breach counts whatever else is said; without one its program may not be of here.
+            reason = "" if breaches(attack, observed) else lacking_in_wasm(observed)
+            if reason:
+                return Verdict(attack, Ruling.NOT_APPLICABLE, reason)
+        return verdict
 
 
 @asynccontextmanager

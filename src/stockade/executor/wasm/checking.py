@@ -1,10 +1,12 @@
 """What the tier cannot do, said before anything runs."""
 
-from stockade.port import NO_EGRESS, ExecutionRequest, InvalidRequest, SandboxRequest
+from stockade.port import NO_EGRESS, ExecutionRequest, InvalidRequest, SandboxRequest, Tier
+from stockade.port.program import check_language
 
 
 def check(request: ExecutionRequest, sandbox: SandboxRequest) -> None:
     """Raises :class:`InvalidRequest` for a request with what WebAssembly has not here."""
+    check_language(request.program, Tier.WASM)  # where its executor has no other tier
     if sandbox.egress != NO_EGRESS:
         raise InvalidRequest(
             "egress", "a program in WebAssembly has no sockets; leave it out, or name another tier"

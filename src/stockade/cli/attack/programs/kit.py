@@ -1,6 +1,5 @@
 """What the hostile programs share: they try, and report a JSON object a line."""
 
-import ctypes
 import errno
 import json
 import os
@@ -8,6 +7,11 @@ import platform
 import sys
 import time
 from typing import Any, Callable, Dict, Iterable, List, Tuple
+
+try:
+    import ctypes
+except ImportError:  # in WebAssembly: what needs it fails when it is used
+    ctypes = None  # type: ignore[assignment]
 
 FACTS: Dict[str, Any] = json.loads(os.environ.get("STOCKADE_ATTACK", "{}"))
 REPORT: int = FACTS.get("report", 3)
@@ -50,8 +54,9 @@ _NUMBERS: Dict[str, Tuple[int, int]] = {
     "userfaultfd": (323, 282), "vmsplice": (278, 75),
 }  # fmt: skip
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+if ctypes is not None:
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _libc.syscall.restype = ctypes.c_long
 
 
 def syscall(name: str, *arguments: Any) -> int:
