@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from tests.examples.console import ROOT
 
+WALK = re.findall(
+    r"^```sh\n(.*?)^```", (ROOT / "docs/tools.md").read_text(), re.MULTILINE | re.DOTALL
+)
 SHELL = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
 
 
@@ -75,6 +78,23 @@ def test_the_readmes_calls_answer_what_it_says(
     output = _run(block, service, tmp_path)
     for text in promised:
         assert text in output
+
+
+@pytest.mark.tier("namespace")
+def test_the_walk_through_tools_prints_what_it_says(
+    service: dict[str, str], tmp_path: Path
+) -> None:
+    """docs/tools.md, block after block."""
+    folder = str(Path(sys.executable).parent)
+    seen = {**service, "STOCKADE_URL": service["URL"], "STOCKADE_KEY": service["KEY"],
+            "PATH": f"{folder}:{os.environ['PATH']}"}  # fmt: skip
+    assert len(WALK) >= 4
+    for block in WALK:
+        promised = re.findall(r"^#=> (.*)$", block, re.MULTILINE)
+        assert promised
+        output = _run(block, seen, tmp_path)
+        for text in promised:
+            assert text in output
 
 
 @pytest.mark.tier("namespace")

@@ -77,21 +77,30 @@ def test_the_sandbox_has_what_the_tool_was_given_and_no_more() -> None:
     )
 
 
+def exported(form: Form, output_schema: Any = OUTPUT) -> dict[str, Any]:
+    return exporting.described(
+        form,
+        name="vat",
+        description="Adds VAT.",
+        input_schema=INPUT,
+        output_schema=output_schema,
+    )
+
+
 def test_exports_have_the_schema_and_nothing_of_the_source() -> None:
-    one = tool(description="Adds VAT.")
-    assert exporting.described(one, Form.OPENAI) == {
+    assert exported(Form.OPENAI) == {
         "type": "function",
         "function": {"name": "vat", "description": "Adds VAT.", "parameters": INPUT},
     }
-    assert exporting.described(one, Form.ANTHROPIC) == {
+    assert exported(Form.ANTHROPIC) == {
         "name": "vat",
         "description": "Adds VAT.",
         "input_schema": INPUT,
     }
-    assert exporting.described(one, Form.MCP) == {
+    assert exported(Form.MCP) == {
         "name": "vat",
         "description": "Adds VAT.",
         "inputSchema": INPUT,
         "outputSchema": OUTPUT,
     }
-    assert "outputSchema" not in exporting.described(tool(output_schema=True), Form.MCP)
+    assert "outputSchema" not in exported(Form.MCP, True)

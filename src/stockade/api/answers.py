@@ -43,6 +43,11 @@ class ExecutionSummary(Answer):
     ended: datetime | None = None
     outcome: Outcome | None = None
     tier: Tier | None = None
+    tool: str | None = None
+    """The tool that it was for."""
+    tool_version: int | None = None
+    purpose: str | None = None
+    """Of what is for a tool: ``call``, ``example`` or ``check``."""
 
 
 class ExecutionList(Answer):

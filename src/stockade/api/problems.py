@@ -13,6 +13,7 @@ from stockade.port import (
     SandboxLost,
     StockadeError,
     Tier,
+    ToolFailed,
     Unavailable,
 )
 
@@ -38,6 +39,8 @@ class Code(StrEnum):
     FILE_REFUSED = "file_refused"
     BUDGET_EXHAUSTED = "budget_exhausted"
     """``retry_after`` says when to try again."""
+    TOOL_FAILED = "tool_failed"
+    """A tool ran and gave no output, or none of its schema; ``reason`` says which."""
     SANDBOX_LOST = "sandbox_lost"
     UNAVAILABLE = "unavailable"
     """No boundary that is strong enough, no executor, or the service is stopping."""
@@ -57,6 +60,7 @@ STATUS: Final[dict[Code, HTTPStatus]] = {
     Code.UNSUPPORTED_MEDIA_TYPE: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     Code.FILE_REFUSED: HTTPStatus.UNPROCESSABLE_ENTITY,
     Code.BUDGET_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
+    Code.TOOL_FAILED: HTTPStatus.UNPROCESSABLE_ENTITY,
     Code.SANDBOX_LOST: HTTPStatus.GONE,
     Code.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
     Code.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -75,6 +79,7 @@ _TITLE: Final[dict[Code, str]] = {
     Code.UNSUPPORTED_MEDIA_TYPE: "Not understood in that form",
     Code.FILE_REFUSED: "The file cannot be read or written",
     Code.BUDGET_EXHAUSTED: "The budget is used up",
+    Code.TOOL_FAILED: "The tool gave no output",
     Code.SANDBOX_LOST: "The sandbox is gone",
     Code.UNAVAILABLE: "Nothing here can serve it",
     Code.INTERNAL: "A fault of Stockade itself",
@@ -107,6 +112,10 @@ class Problem(BaseModel):
     """Of ``unavailable``: each tier that would have done, and why it is missing."""
     path: str | None = None
     """Of ``file_refused``."""
+    reason: str | None = None
+    """Of ``tool_failed``: a code of docs/tools.md."""
+    execution: str | None = None
+    """Of ``tool_failed``: whose record says more."""
 
     @classmethod
     def make(cls, code: Code, detail: str, **more: Any) -> Self:
@@ -131,6 +140,15 @@ class Problem(BaseModel):
             case FileRefused():
                 path = error.path.encode("utf-8", "replace").decode()
                 return cls.make(Code.FILE_REFUSED, error.reason, path=path)
+            case ToolFailed():
+                place = () if error.place is None else (error.place,)
+                return cls.make(
+                    Code.TOOL_FAILED,
+                    error.message,
+                    errors=tuple(Violation(field=each, message=error.message) for each in place),
+                    reason=error.reason,
+                    execution=error.execution,
+                )
             case Refused():
                 return cls.make(Code(error.code), str(error), retry_after=error.retry_after)
         return cls.make(Code.INTERNAL, "a fault of Stockade itself; its log says more")
@@ -148,6 +166,9 @@ class Problem(BaseModel):
                 return SandboxLost(self.detail)
             case Code.FILE_REFUSED:
                 return FileRefused(self.path or "", self.detail)
+            case Code.TOOL_FAILED:
+                place = self.errors[0].field if self.errors else None
+                return ToolFailed(self.reason or "outcome", self.detail, place, self.execution)
         return Refused(self.code, self.detail, self.retry_after)
 
     def body(self) -> bytes:

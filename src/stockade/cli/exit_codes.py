@@ -10,6 +10,7 @@ INTERNAL = 70  # EX_SOFTWARE
 HOST_IO = 74  # EX_IOERR
 LATER = 75  # EX_TEMPFAIL
 REFUSED = 77  # EX_NOPERM
+TOOL = 114
 LOST = 115
 EGRESS_DENIED = 116
 OUTPUT = 117
@@ -94,6 +95,7 @@ TABLE: tuple[ExitCode, ...] = (
     ExitCode("74", "", "reading or writing on the host failed"),
     ExitCode("75", "", "a service refused it for now: a budget is used up"),
     ExitCode("77", "", "a service refused it: no valid key, a policy, or nothing of that name"),
+    ExitCode("114", "", "a tool ran and gave no output, or a test of one failed"),
     ExitCode("115", "lost", "the sandbox died under the program, or the answer did not come whole"),
     ExitCode("116", "egress_denied", "the program tried to reach what it may not"),
     ExitCode("117", "output", "too much was written", "--output-limit"),

@@ -28,6 +28,7 @@ COMMANDS = {
     "jobs": ("stockade.cli.jobs", "List, show, watch and cancel executions of a service."),
     "sandboxes": ("stockade.cli.sandboxes", "List and close sandboxes of a service."),
     "credential": ("stockade.cli.credential", "Store what tools show to the services they call."),
+    "tool": ("stockade.cli.tool", "Store, test and call tools: programs from JSON to JSON."),
     "image": ("stockade.cli.image", "Build what microVMs start from, and list what was built."),
     "config": ("stockade.cli.config", "Check the services' configuration, and show its values."),
     "tenant": ("stockade.cli.tenant", "Say who may use the gateway, for what, and how much."),
@@ -36,7 +37,7 @@ COMMANDS = {
     "completion": ("stockade.cli.completion", "Print the completion script for a shell."),
 }
 
-AT_A_SERVICE = ("run", "jobs", "sandboxes", "credential")
+AT_A_SERVICE = ("run", "jobs", "sandboxes", "credential", "tool")
 """The commands that --url is for."""
 
 

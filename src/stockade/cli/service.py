@@ -9,7 +9,14 @@ import click
 
 from stockade.cli import exit_codes
 from stockade.cli.failure import Failure
-from stockade.port import InvalidRequest, Refused, SandboxLost, StockadeError, Unavailable
+from stockade.port import (
+    InvalidRequest,
+    Refused,
+    SandboxLost,
+    StockadeError,
+    ToolFailed,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from stockade.client.remote import RemoteEnvironment
@@ -89,6 +96,9 @@ def failure(error: StockadeError) -> click.ClickException:
             return Failure(_refused(error), _code(error))
         case SandboxLost():
             return Failure(f"lost: {error}", exit_codes.LOST)
+        case ToolFailed():
+            more = f"; `stockade jobs show {error.execution}` says more" if error.execution else ""
+            return Failure(f"the tool failed ({error.reason}): {error}{more}", exit_codes.TOOL)
         case Unavailable():
             return Failure(f"unavailable: {error}", exit_codes.UNAVAILABLE)
     return Failure(str(error), exit_codes.INTERNAL)

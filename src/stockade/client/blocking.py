@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Generic, ParamSpec, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from stockade.port import (
     EgressEvent,
@@ -235,6 +235,31 @@ class BlockingEnvironment:
         environment, background = self._running()
         session = background.call(lambda _: environment.open_session(sandbox))
         return BlockingSession(session, background)
+
+    def call_tool(
+        self,
+        name: str,
+        input: Any,  # noqa: A002 - the word of the API
+        *,
+        version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """What a tool of the tenant's returns, of an environment that is a service.
+
+        Raises :class:`~stockade.port.ToolFailed`, and :class:`Unavailable` where there are none.
+        """
+        environment, background = self._running()
+        tools = getattr(environment, "tools", None)
+        if tools is None:
+            raise Unavailable("tools are kept by a service: open it with open_remote")
+
+        def begin(_: _Call[Any]) -> Awaitable[Any]:
+            called: Awaitable[Any] = tools.call(
+                name, input, version=version, idempotency_key=idempotency_key
+            )
+            return called
+
+        return background.call(begin)
 
     def __repr__(self) -> str:
         state = "new" if self._thread is None else "open" if self._environment else "closed"

@@ -15,6 +15,7 @@ from stockade.client.credentials import RemoteCredentials
 from stockade.client.execution import RemoteExecution
 from stockade.client.jobs import RemoteJobs
 from stockade.client.session import MOST_LIST_BYTES, RemoteSession
+from stockade.client.tools import RemoteTools
 from stockade.client.transport import Interrupted, Timeouts, Transport, client_tls, parsed
 from stockade.port import (
     EgressSink,
@@ -240,6 +241,11 @@ class RemoteEnvironment:
     def credentials(self) -> RemoteCredentials:
         """What tools show to the services that they call, as a gateway keeps it."""
         return RemoteCredentials(self._transport, self._require_open)
+
+    @property
+    def tools(self) -> RemoteTools:
+        """The tenant's tools, as a gateway keeps them."""
+        return RemoteTools(self._transport, self._require_open)
 
     async def sandboxes(self, *, tenant: str | None = None) -> list[SandboxStateMessage]:
         """The sessions that are open. ``tenant``: whose, of an executor."""

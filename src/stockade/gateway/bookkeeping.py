@@ -95,6 +95,7 @@ class Books:
             key_id=caller.key_id,
             instance=instance,
             sandbox_id=sandbox_id,
+            tool=None if facts.tool is None else facts.tool.name,
             job=job,
             begun_at=turn.now,
             facts=canonical(data),
@@ -417,7 +418,7 @@ _upsert = postgresql.insert
 _INSERT_EXECUTION = Prepared(
     insert(executions),
     [
-        "id", "tenant", "key_id", "instance", "sandbox_id", "job", "begun_at", "facts",
+        "id", "tenant", "key_id", "instance", "sandbox_id", "tool", "job", "begun_at", "facts",
         "reserved_cpu", "reserved_memory",
     ],
 )  # fmt: skip

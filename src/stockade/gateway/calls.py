@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from opentelemetry.trace import SpanKind
 
-from stockade.gateway.executions import ExecutionEntry, Repeated, RequestFacts
+from stockade.gateway.executions import ExecutionEntry, Repeated, RequestFacts, ToolFacts
 from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.logs import Log
@@ -292,6 +292,7 @@ class Calls:
         idempotency: Idempotency | None = None,
         job: bool = False,
         id: str | None = None,
+        tool: ToolFacts | None = None,
     ) -> Call | ExecutionEntry:
         """Begin one; or what became of the earlier one with the same idempotency key.
 
@@ -301,7 +302,7 @@ class Calls:
             raise Unavailable("the gateway is stopping and takes no more calls")
         if session is not None and idempotency is None:
             session.require_idle()  # a repeated request is answered whatever runs there now
-        facts = RequestFacts.of(request, sandbox, keep_source=caller.policy.keep_source)
+        facts = RequestFacts.of(request, sandbox, keep_source=caller.policy.keep_source, tool=tool)
         call = Call(
             id or new_id(),
             caller,

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from stockade.api.records import RecordMessage
@@ -30,6 +30,20 @@ _MAX_KEPT_SOURCE = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class ToolFacts:
+    """Which tool an execution was for."""
+
+    name: str
+    version: int | None
+    """None: it was no version yet."""
+    digest: str
+    purpose: str
+    """``call``, ``example`` or ``check``."""
+    reason: str
+    """Why it ran in the tier that it ran in."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFacts:
     """What the audit trail says of a request: never a variable's value, input, or a file's bytes."""
 
@@ -44,10 +58,17 @@ class RequestFacts:
     file_bytes: int = 0
     variables: int = 0
     artefacts: int = 0
+    tool: "ToolFacts | None" = None
+    """Of a call of a tool, or of what looked at its source."""
 
     @classmethod
     def of(
-        cls, request: ExecutionRequest, sandbox: SandboxRequest, *, keep_source: bool = False
+        cls,
+        request: ExecutionRequest,
+        sandbox: SandboxRequest,
+        *,
+        keep_source: bool = False,
+        tool: "ToolFacts | None" = None,
     ) -> Self:
         """The facts of a request of the port's."""
         kind, source = _source(request.program)
@@ -65,6 +86,7 @@ class RequestFacts:
             file_bytes=sum(map(len, request.files.values())),
             variables=len(request.environment),
             artefacts=len(request.artefacts),
+            tool=tool,
         )
 
     def as_data(self) -> dict[str, Any]:
@@ -73,6 +95,10 @@ class RequestFacts:
         data["limits"] = {name: getattr(self.limits, name) for name in Limits.__slots__}
         if self.source is None:
             del data["source"]
+        if self.tool is None:
+            del data["tool"]
+        else:
+            data["tool"] = asdict(self.tool)
         return data
 
     @property

@@ -207,11 +207,12 @@ class Ledger:
         *,
         sandbox_id: str | None = None,
         running: bool | None = None,
+        tool: str | None = None,
     ) -> ExecutionPage:
         """Without records, the latest first. Raises :class:`InvalidRequest`."""
         return await self._database.run(
             lambda connection: listing.list_executions(
-                connection, tenant, cursor, limit, sandbox_id, running
+                connection, tenant, cursor, limit, sandbox_id, running, tool
             )
         )
 

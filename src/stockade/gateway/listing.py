@@ -95,11 +95,14 @@ def list_executions(
     limit: int,
     sandbox_id: str | None = None,
     running: bool | None = None,
+    tool: str | None = None,
 ) -> ExecutionPage:
     """Raises :class:`InvalidRequest`."""
     query = select(executions).where(executions.c.tenant == tenant)
     if sandbox_id is not None:
         query = query.where(executions.c.sandbox_id == cursors.plain(sandbox_id))
+    if tool is not None:
+        query = query.where(executions.c.tool == cursors.plain(tool))
     if running is not None:
         ended = executions.c.ended_at
         query = query.where(ended.is_(None) if running else ended.is_not(None))

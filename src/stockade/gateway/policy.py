@@ -92,6 +92,9 @@ class TenantPolicy(_Stored):
     egress: Annotated[tuple[str, ...], Field(max_length=256)] | Literal["none"] = "none"
     """Rules that cover what may be asked for; ``public`` covers any name that leads to public
     addresses."""
+    python_checks: Annotated[dict[str, Any], Field(max_length=16)] = Field(default_factory=dict)
+    """What Python sources of tools are checked against (docs/source-checks.md); empty for the
+    defaults."""
     keep_source: bool = False
     """Keep the source of what is run in the audit trail, and not its digest alone."""
 

@@ -112,6 +112,7 @@ executions = Table(
     Column("key_id", String(16), nullable=False),
     Column("instance", String(32), ForeignKey("instances.id"), nullable=False),
     Column("sandbox_id", String(64)),
+    Column("tool", String(64)),
     Column("job", Boolean, nullable=False),
     Column("begun_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
@@ -133,6 +134,11 @@ Index("ix_executions_running", executions.c.tenant, executions.c.ended_at,
 Index("ix_executions_running_instance", executions.c.instance,
       sqlite_where=executions.c.ended_at.is_(None),
       postgresql_where=executions.c.ended_at.is_(None))  # fmt: skip
+
+Index("ix_executions_tool", executions.c.tenant, executions.c.tool, executions.c.begun_at,
+      executions.c.id,
+      sqlite_where=executions.c.tool.is_not(None),
+      postgresql_where=executions.c.tool.is_not(None))  # fmt: skip
 
 # Beside `executions`, so that a listing does not read them.
 records = Table(
@@ -213,6 +219,35 @@ holdings = Table(
     _tenant(primary_key=True),
     Column("artefacts", BigInteger, nullable=False),
     Column("workspaces", BigInteger, nullable=False),
+)
+
+# A tool is its versions and which of them is called. What was removed leaves nothing but its audit.
+tools = Table(
+    "tools",
+    metadata,
+    _tenant(primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("live", Integer, nullable=False),
+    Column("latest", Integer, nullable=False),
+    Column("disabled_at", BigInteger),
+    Index("ix_tools_tenant_created_at_name", "tenant", "created_at", "name"),
+)
+
+# Never changed. `definition` is canonical JSON, of which `digest` is.
+tool_versions = Table(
+    "tool_versions",
+    metadata,
+    _tenant(primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("digest", String(71), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("key_id", String(16), nullable=False),
+    Column("tier", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("tested", Integer, nullable=False),
+    Column("definition", Text, nullable=False),
 )
 
 # Append-only. `body` is what is chained; the columns beside it repeat parts of it, for queries.

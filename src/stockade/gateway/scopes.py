@@ -16,5 +16,7 @@ class Scope(StrEnum):
     """Read and delete artefacts."""
     CREDENTIALS = "credentials"
     """Store and delete credentials of tools, and see where they were used; never read one."""
+    TOOLS = "tools"
+    """Store versions of tools, choose the one that is called, disable and remove tools."""
     AUDIT = "audit"
     """Read the tenant's audit records."""

@@ -27,6 +27,9 @@ from stockade.gateway.metrics import Metrics
 from stockade.gateway.sandboxes import Sandboxes
 from stockade.gateway.settings import GatewaySettings, Tls
 from stockade.gateway.tenants import Tenants
+from stockade.gateway.tools import Tools
+from stockade.gateway.tools_calls import ToolCalls
+from stockade.gateway.tools_schemas import Schemas
 from stockade.gateway.tracing import Tracing
 from stockade.gateway.workspaces import Workspaces
 from stockade.port import StockadeError
@@ -92,6 +95,9 @@ async def open_services(
             ledger, executors, workspaces, broker, log=log, ceilings=settings.ceilings
         )
         calls = Calls(ledger, artefacts.keep, metrics=metrics, log=log, tracing=tracing)
+        schemas = await stack.enter_async_context(Schemas())
+        tools = Tools(database, ledger)
+        tool_calls = ToolCalls(tools, schemas, calls, executors, broker, settings.ceilings)
         metrics.watch("executions_running", "Executions that run or wait.", lambda: len(calls))
         metrics.watch("sandboxes_open", "Sessions that are open.", lambda: len(sandboxes))
         metrics.watch("turns_held", "Places that are taken.", lambda: executors.turns.held)
@@ -114,6 +120,8 @@ async def open_services(
                 executors=executors,
                 sandboxes=sandboxes,
                 calls=calls,
+                tools=tools,
+                tool_calls=tool_calls,
                 metrics=metrics,
                 log=log,
                 tracing=tracing,

@@ -12,6 +12,7 @@ import stockade
 from stockade.port import (
     Execution,
     ExecutionRequest,
+    ExpressionSource,
     InvalidRequest,
     Outcome,
     PythonSource,
@@ -32,6 +33,8 @@ def request(tool: Tool) -> ExecutionRequest:
     match tool.language:
         case Language.PYTHON:
             return ExecutionRequest(PythonSource(_python(tool.source, tool.limits.result_bytes)))
+        case Language.EXPRESSION:
+            return ExecutionRequest(ExpressionSource(tool.source))
     raise InvalidRequest("language", f"tools in {tool.language} cannot be called here yet")
 
 
@@ -73,6 +76,8 @@ def _said(tool: Tool, result: bytes | None) -> tuple[Any] | ToolFailed:
         return ToolFailed("two_results", "it gave more than one output")
     except json_text.NoJson as error:
         return ToolFailed("not_json", f"its output {error}")
+    if tool.language is Language.EXPRESSION:
+        return (answer,)  # its value is all that it can say
     if type(answer) is dict and set(answer) == {"output"}:
         return (answer["output"],)
     if type(answer) is dict and set(answer) == {"error"} and type(answer["error"]) is dict:

@@ -8,22 +8,19 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from stockade.port import InvalidRequest, Tier
-from stockade.port.policy import candidates
+from stockade.port import InvalidRequest, Tier, TrustLevel
+from stockade.port.policy import DEDICATED, OF_LANGUAGES, STRENGTH, WEAKEST, candidates
 from stockade.tools.definition import Language, Tool
 
-_KERNELS: Final = ("namespace", "gvisor", "microvm", "vm")
-
-TIERS: Final[dict[Language, tuple[str, ...]]] = {
-    Language.EXPRESSION: ("expression",),
-    Language.JAVASCRIPT: ("wasm",),
-    Language.PYTHON: _KERNELS,
-    Language.JAVA: _KERNELS,
+TIERS: Final[dict[Language, tuple[Tier, ...]]] = {
+    Language.EXPRESSION: (Tier.EXPRESSION,),
+    Language.JAVASCRIPT: (Tier.WASM,),
+    Language.PYTHON: STRENGTH,
+    Language.JAVA: STRENGTH,
 }
 """Where each language is understood, the lightest first."""
-NAMED_ONLY: Final[dict[Language, tuple[str, ...]]] = {Language.PYTHON: ("wasm",)}
+NAMED_ONLY: Final[dict[Language, tuple[Tier, ...]]] = {Language.PYTHON: (Tier.WASM,)}
 """Where it is understood too, with less of it: for who names the tier."""
-_REACHES_NOTHING: Final = frozenset({"expression", "wasm"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +37,24 @@ def choices(tool: Tool, allowed: Collection[Tier]) -> tuple[Choice, ...]:
     ``allowed``: by the tenant's policy. Each is stronger than the one before: who finds that one
     cannot be started takes the next, and never goes back. Raises :class:`InvalidRequest`.
     """
-    known = {tier.value: tier for tier in Tier}
     if tool.tier is not None:
         return (_named(tool, allowed),)
-    enough = _enough(tool)
+    enough = _enough(tool.trust)
     passed: list[str] = []
     found: list[Choice] = []
-    for name in TIERS[tool.language]:
-        tier = known.get(name)
-        why = None
-        if tier is None:
-            why = "this version of Stockade has none"
-        elif tier not in enough:
-            why = f"too weak for {tool.trust} code" if not found else "serves who names it alone"
-        elif (lacks := _lacks(tool, name)) is not None:
+    for tier in TIERS[tool.language]:
+        if tier not in enough:
+            why = "serves who names it" if found else f"too weak for {tool.trust} code"
+        elif (lacks := _lacks(tool, tier)) is not None:
             why = lacks
         elif tier not in allowed:
             why = "the tenant's policy does not allow it"
-        if why is not None or tier is None:
-            passed.append(f"{name} ({why})")
+        else:
+            over = f"; passed over: {', '.join(passed)}" if passed else ""
+            told = f"{tier} is the lightest tier for {tool.trust} {tool.language}{over}"
+            found.append(Choice(tier, told))
             continue
-        over = f"; passed over: {', '.join(passed)}" if passed else ""
-        found.append(
-            Choice(tier, f"{tier} is the lightest tier for {tool.trust} {tool.language}{over}")
-        )
+        passed.append(f"{tier} ({why})")
     if not found:
         raise InvalidRequest(
             "tier",
@@ -74,30 +65,31 @@ def choices(tool: Tool, allowed: Collection[Tier]) -> tuple[Choice, ...]:
 
 
 def _named(tool: Tool, allowed: Collection[Tier]) -> Choice:
-    assert tool.tier is not None
-    name = tool.tier.value
+    tier = tool.tier
+    assert tier is not None
     fitting = (*TIERS[tool.language], *NAMED_ONLY.get(tool.language, ()))
-    if name not in fitting:
+    if tier not in fitting:
         raise InvalidRequest(
-            "tier", f"{name} does not run {tool.language}; {', '.join(fitting)} would"
+            "tier", f"{tier} does not run {tool.language}; {', '.join(fitting)} would"
         )
-    candidates(tool.trust, tool.tier)  # refuses one that is too weak
-    if (lacks := _lacks(tool, name)) is not None:
-        raise InvalidRequest("tier", f"{name}: {lacks}")
-    if tool.tier not in allowed:
-        raise InvalidRequest("tier", f"{name}: the tenant's policy does not allow it")
-    return Choice(tool.tier, f"{name} is the tier that the tool names")
+    candidates(tool.trust, tier)  # refuses one that is too weak
+    if (lacks := _lacks(tool, tier)) is not None:
+        raise InvalidRequest("tier", f"{tier}: {lacks}")
+    if tier not in allowed:
+        raise InvalidRequest("tier", f"{tier}: the tenant's policy does not allow it")
+    return Choice(tier, f"{tier} is the tier that the tool names")
 
 
-def _enough(tool: Tool) -> Collection[Tier]:
-    return candidates(tool.trust)
+def _enough(trust: TrustLevel) -> Collection[Tier]:
+    machines = candidates(trust)
+    return machines if WEAKEST[trust] in DEDICATED else (*machines, *OF_LANGUAGES)
 
 
-def _lacks(tool: Tool, name: str) -> str | None:
-    if name not in _REACHES_NOTHING:
+def _lacks(tool: Tool, tier: Tier) -> str | None:
+    if tier not in OF_LANGUAGES:
         return None
     if tool.egress or tool.credentials:
         return "it has no network, and the tool has egress or credentials"
     if tool.needs:
-        return f"it has no {tool.needs[0]} for a tool"
+        return f"it has none of what the tool needs: {', '.join(tool.needs)}"
     return None

@@ -1,9 +1,8 @@
 """Tools as models are told of them: definitions of functions, and tools of MCP."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
-
-from stockade.tools.definition import Tool
 
 
 class Form(StrEnum):
@@ -14,32 +13,29 @@ class Form(StrEnum):
     MCP = "mcp"
 
 
-def described(tool: Tool, form: Form) -> dict[str, Any]:
+def described(
+    form: Form,
+    *,
+    name: str,
+    description: str,
+    input_schema: Mapping[str, Any],
+    output_schema: Mapping[str, Any] | bool,
+) -> dict[str, Any]:
     """One tool; nothing of its source, of what it may reach, or of its credentials."""
-    schema = dict(tool.input_schema)
+    schema = dict(input_schema)
     match form:
         case Form.OPENAI:
-            return {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": schema,
-                },
-            }
+            function = {"name": name, "description": description, "parameters": schema}
+            return {"type": "function", "function": function}
         case Form.ANTHROPIC:
-            return {
-                "name": tool.name,
-                "description": tool.description,
-                "input_schema": schema,
-            }
+            return {"name": name, "description": description, "input_schema": schema}
         case Form.MCP:
             told: dict[str, Any] = {
-                "name": tool.name,
-                "description": tool.description,
+                "name": name,
+                "description": description,
                 "inputSchema": schema,
             }
             # MCP has structured results of objects alone.
-            if isinstance(tool.output_schema, dict) and tool.output_schema.get("type") == "object":
-                told["outputSchema"] = dict(tool.output_schema)
+            if isinstance(output_schema, Mapping) and output_schema.get("type") == "object":
+                told["outputSchema"] = dict(output_schema)
             return told

@@ -22,6 +22,15 @@ BODIES: dict[str, Any] = {
     "resize": {"rows": 1, "columns": 1},
     "lease": {"seconds": 10},
     "executions": PROGRAM,
+    "live": {"version": 1},
+    "test": {},
+    "call": {"input": {}},
+}
+TOOL = {
+    "language": "expression",
+    "source": "'of alice'",
+    "input_schema": {"type": "object"},
+    "output_schema": True,
 }
 # What another tenant may find out by asking for itself; each is tested to hold nothing of Alice's.
 LISTS = {
@@ -31,6 +40,7 @@ LISTS = {
     "/v1/workspaces",
     "/v1/usage",
     "/v1/audit",
+    "/v1/tools",
 }
 
 
@@ -64,6 +74,8 @@ async def furnished(gateway: Gateway) -> dict[str, str]:
     await gateway.ask("PUT", path + "/files/alices", data=b"secret of alice")
     await gateway.ask("DELETE", path)
     opened = await gateway.ask("POST", "/v1/sandboxes", {"workspace": "alices-notes"})
+    tool = await gateway.ask("POST", "/v1/tools/alices-notes/versions", TOOL)
+    assert tool.status == 201, tool.body
     (artefact,) = kept.json["record"]["artefacts"]
     return {
         "execution": kept.json["id"],
@@ -123,6 +135,8 @@ async def test_anothers_things_are_as_those_that_never_were(open_fake: OpenGatew
             nothing = await tried(gateway, method, filled(path, never), "bob")
             # A credential's name is each tenant's own: nothing that is asked for, but made or kept.
             expected = {403, 503} if path.startswith("/v1/credentials/") else {404}
+            if (method, path) == ("POST", "/v1/tools/{name}/versions"):
+                expected = {422}  # likewise; and there is no body here
             assert nothing.status in expected, (method, path, nothing.body)
             assert told(mine) == told(nothing), (method, path)
             assert b"alice" not in mine.body
@@ -132,6 +146,7 @@ async def test_anothers_things_are_as_those_that_never_were(open_fake: OpenGatew
             f"/v1/sandboxes/{alices['sandbox']}",
             f"/v1/artefacts/{quote(alices['digest'])}",
             f"/v1/executions/{alices['execution']}",
+            f"/v1/tools/{alices['name']}",
         ):
             assert (await gateway.ask("GET", thing)).status == 200, thing
 
@@ -206,6 +221,9 @@ async def test_a_key_does_only_what_its_scopes_say(open_fake: OpenGateway) -> No
             "/v1/executions/{id}",
             "/v1/executions/{id}/events",
             "/v1/usage",
+            "/v1/tools",
+            "/v1/tools/{name}",
+            "/v1/tools/{name}/versions",
         }
         for method, path in operations(gateway):
             if not path.startswith("/v1/"):
@@ -236,6 +254,8 @@ async def test_mangled_ids_never_were(open_fake: OpenGateway) -> None:
                 expected = {404, 405, 431}
                 if "/credentials/" in path:
                     expected |= {403, 422, 503}  # no name of one, or one without a broker
+                if (method, path) == ("POST", "/v1/tools/{name}/versions"):
+                    expected |= {422}
                 assert answer.status in expected, (method, spelled, answer.body)
                 assert "X-Injected" not in answer.headers
         assert gateway.environment.calls == []

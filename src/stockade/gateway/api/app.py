@@ -17,6 +17,7 @@ from stockade.gateway.api import (
     problems,
     sandboxes,
     terminal,
+    tools,
 )
 from stockade.gateway.api.door import Door
 from stockade.gateway.api.envelope import REQUEST_ID, Envelope
@@ -67,6 +68,7 @@ def create_api(services: Services) -> FastAPI:
     app.add(kept.artefacts_router(services))
     app.add(kept.workspaces_router(services))
     app.add(credentials.router(services))
+    app.add(tools.router(services))
     app.add(account.router(services))
     app.add(health.router(services))
     openapi.install(app)

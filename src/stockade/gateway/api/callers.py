@@ -29,6 +29,9 @@ Reads = Annotated[Caller, Depends(caller_with(Scope.READ))]
 UsesSandboxes = Annotated[Caller, Depends(caller_with(Scope.SANDBOXES))]
 UsesArtefacts = Annotated[Caller, Depends(caller_with(Scope.ARTEFACTS))]
 KeepsCredentials = Annotated[Caller, Depends(caller_with(Scope.CREDENTIALS))]
+KeepsTools = Annotated[Caller, Depends(caller_with(Scope.TOOLS))]
+StoresTools = Annotated[Caller, Depends(caller_with(Scope.TOOLS, Scope.RUN))]
+"""What is stored is run first."""
 Audits = Annotated[Caller, Depends(caller_with(Scope.AUDIT))]
 
 Id = Annotated[str, Path(description="An id that the gateway made.")]

@@ -293,10 +293,13 @@ def router(services: Services, runner: Runner) -> APIRouter:
         running: Annotated[
             bool | None, Query(description="Only those that run, or that have ended.")
         ] = None,
+        tool: Annotated[
+            str | None, Query(max_length=64, description="Only those that were for this tool.")
+        ] = None,
     ) -> Response:
         """Without their output. What comes after a page has its ``next`` as ``cursor``."""
         page = await ledger.list_executions(
-            caller.tenant, cursor, limit, sandbox_id=sandbox, running=running
+            caller.tenant, cursor, limit, sandbox_id=sandbox, running=running, tool=tool
         )
         return JsonAnswer(
             ExecutionList(executions=tuple(map(summary, page.executions)), next=page.next)
@@ -428,6 +431,7 @@ def router(services: Services, runner: Runner) -> APIRouter:
 def summary(entry: ExecutionEntry) -> ExecutionSummary:
     """An entry in a list."""
     tier = entry.facts.get("tier")
+    tool = entry.facts.get("tool") or {}
     return ExecutionSummary(
         id=entry.id,
         state=ExecutionState(entry.state),
@@ -436,6 +440,9 @@ def summary(entry: ExecutionEntry) -> ExecutionSummary:
         ended=None if entry.ended_at is None else to_datetime(entry.ended_at),
         outcome=entry.outcome,
         tier=tier,
+        tool=tool.get("name"),
+        tool_version=tool.get("version"),
+        purpose=tool.get("purpose"),
     )
 
 

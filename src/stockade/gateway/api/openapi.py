@@ -38,7 +38,7 @@ _EVERYWHERE = (
 )  # fmt: skip
 _ALSO = {
     "post": (Code.NOT_ACCEPTABLE, Code.SANDBOX_LOST, Code.BUDGET_EXHAUSTED,
-             Code.UNSUPPORTED_MEDIA_TYPE),
+             Code.UNSUPPORTED_MEDIA_TYPE, Code.TOOL_FAILED),
     "put": (Code.SANDBOX_LOST, Code.BUDGET_EXHAUSTED),
     "get": (Code.NOT_ACCEPTABLE, Code.SANDBOX_LOST),
     "delete": (Code.SANDBOX_LOST, Code.BUDGET_EXHAUSTED),

@@ -14,6 +14,8 @@ from stockade.gateway.logs import Log
 from stockade.gateway.metrics import Metrics
 from stockade.gateway.sandboxes import Sandboxes
 from stockade.gateway.settings import GatewaySettings
+from stockade.gateway.tools import Tools
+from stockade.gateway.tools_calls import ToolCalls
 from stockade.gateway.tracing import Tracing
 from stockade.gateway.workspaces import Workspaces
 
@@ -33,6 +35,8 @@ class Services:
     executors: Executors
     sandboxes: Sandboxes
     calls: Calls
+    tools: Tools
+    tool_calls: ToolCalls
     metrics: Metrics
     log: Log
     tracing: Tracing
