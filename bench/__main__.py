@@ -28,6 +28,7 @@ from bench import (
     soak,
     streams,
     throughput,
+    tools,
     wasm,
 )
 from bench.compatibility import measure as compatibility
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "microvm": lambda options: microvm.measure(min(options.rounds, microvm.ROUNDS)),
     "service": lambda options: service.measure(options.rounds, options.seconds),
     "egress": lambda options: egress.measure(options.rounds),
+    "tools": lambda options: tools.measure(options.rounds),
     "expression": lambda options: expression.measure(options.rounds),
     "wasm": lambda options: wasm.measure(options.rounds),
     "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),

@@ -4,6 +4,7 @@ The input travels as standard input, the output on the channel of the result, so
 printed can be taken for it. What comes back was said by a guest, and is read as such.
 """
 
+import ast
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from stockade.tools.definition import Language, Tool
 
 LARGEST_INPUT: Final = 16 * 1024 * 1024
 _LONGEST: Final = 500
+_DIVIDER: Final = "# --- what explains a failure"
 _KINDS: Final = frozenset({"raised", "not_json", "too_large", "no_main"})
 
 
@@ -97,12 +99,23 @@ def _plain(text: str) -> str:
 
 
 def _python(source: str, most_bytes: int) -> bytes:
-    return _harness() + f"\nfinish({source.encode()!r}, {most_bytes})\n".encode("ascii")
+    head, rest = _harness()
+    return head + f"\nfinish({source.encode()!r}, {most_bytes}, {rest!r})\n".encode("ascii")
 
 
 @cache
-def _harness() -> bytes:
-    return guest_file("tools/python_tool.py")
+def _harness() -> tuple[bytes, str]:
+    """What each call needs, without what is written for people: it is compiled for each; the rest."""
+    head, _, rest = guest_file("tools/python_tool.py").decode("ascii").partition(_DIVIDER)
+    return ast.unparse(_bare(ast.parse(head))).encode(), _DIVIDER + rest
+
+
+def _bare(tree: ast.Module) -> ast.Module:
+    """Without the texts that say what it is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return tree
 
 
 def guest_file(name: str) -> bytes:

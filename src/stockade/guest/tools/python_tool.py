@@ -1,11 +1,11 @@
 """Calls a Python tool: ``main(input)``, from JSON to JSON.
 
-What is sent is this file and a line behind it, ``finish(SOURCE, MOST_BYTES)``. Standard input: the
-input. Descriptor 3: ``{"output": ...}``, or ``{"error": {"kind", "message", "place"}}``, a place in
-the output (a JSON pointer) or in the source (a line). What the tool prints is output like any other
-program's, and no result.
+Standard input: the input. Descriptor 3: ``{"output": ...}``, or ``{"error": {"kind", "message",
+"place"}}``, a place in the output (a JSON pointer) or in the source (a line). What the tool prints is
+output like any other program's, and no result.
 
-It stands alone: what is shipped is this file.
+It stands alone, and is sent in two parts, for each call compiles what it is sent: what every call
+needs, ``finish(SOURCE, MOST_BYTES, REST)`` behind it, and in ``REST`` as text what explains a failure.
 """
 
 from __future__ import annotations
@@ -17,61 +17,82 @@ import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
 RESULT = 3
 FILE = "tool.py"
-LONGEST = 500
-DEEPEST = 60
-INFINITE = (float("inf"), float("-inf"))
 
 
-class Refused(Exception):
-    """``args``: the kind, the sentence, the place."""
-
-
-def finish(source: bytes, most_bytes: int) -> NoReturn:
-    """Call it, answer, and leave."""
+def finish(source: bytes, most_bytes: int, rest: str) -> None:
+    """Call it, and answer."""
+    stage, output = "run", None
+    code = 0
     try:
-        output = run(source, json.loads(sys.stdin.buffer.read() or b"null"))
-        answer, code = b'{"output":' + spelled(output, most_bytes - 16) + b"}", 0
-    except Refused as refused:
-        kind, message, place = refused.args
-        if refused.__cause__ is not None:
-            # For whoever reads its log; the answer has the same in short.
-            show(refused.__cause__)
-        error = {"kind": kind, "message": message[:LONGEST], "place": place}
-        answer, code = json.dumps({"error": error}).encode(), 1
+        # Not json.loads(), whose regular expressions touch many pages of the warm interpreter.
+        given = json.JSONDecoder().raw_decode(sys.stdin.buffer.read().decode() or "null")[0]
+        # A module: dataclasses look for the one that their class is of.
+        module = types.ModuleType("tool")
+        module.__file__ = FILE
+        sys.modules["tool"] = module
+        exec(compile(source, FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+        output = module.main(given)
+        stage = "encode"
+        encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+        answer = encoder.encode({"output": output}).encode("ascii")
+        if len(answer) > most_bytes:
+            stage = "measure"
+            raise ValueError(len(answer) - len('{"output":}'))
+    except BaseException as error:  # noqa: BLE001 - SystemExit as well: who leaves has no output
+        exec(rest, globals())  # noqa: S102 - our own
+        answer, code = explained(error, stage, output, most_bytes), 1
     try:
         sys.stdout.flush()
     except (AttributeError, OSError, ValueError):
         pass  # the tool has closed it
     while answer:
         answer = answer[os.write(RESULT, answer) :]
-    sys.exit(code)
+    if code:
+        sys.exit(code)
 
 
-def run(source: bytes, given: Any) -> Any:
-    """What main returns."""
-    # A module: dataclasses look for the one that their class is of.
-    module = types.ModuleType("tool")
-    module.__file__ = FILE
-    sys.modules["tool"] = module
-    try:
-        exec(compile(source, FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
-        main = getattr(module, "main", None)
-        if not callable(main):
-            raise Refused("no_main", "there is no function main(input)", None)
-        return main(given)
-    except Refused:
-        raise
-    except BaseException as error:  # SystemExit as well: a tool that leaves has no output
-        told = "%s: %s" % (type(error).__name__, text(error))
-        raise Refused("raised", told, line_of(error)) from error
+# --- what explains a failure ----------------------------------------------------------------------
+
+LONGEST = 500
+DEEPEST = 60
+INFINITE = (float("inf"), float("-inf"))
+
+
+def explained(error: BaseException, stage: str, output: Any, most_bytes: int) -> bytes:
+    """The answer for what went wrong."""
+    place: str | None = ""
+    if stage == "run":
+        kind, told, place = "raised", "%s: %s" % (type(error).__name__, text(error)), line_of(error)
+        if not callable(getattr(sys.modules.get("tool"), "main", None)) and place is None:
+            kind, told = "no_main", "there is no function main(input)"
+        else:
+            show(error)
+    elif stage == "measure":
+        kind, told = (
+            "too_large",
+            "the output has %s bytes; limits.result_bytes allows %d"
+            % (
+                error,
+                most_bytes,
+            ),
+        )
+    elif isinstance(error, MemoryError):
+        kind, told = "too_large", "the output does not fit into the memory"
+    else:
+        kind, told = "not_json", "%s: %s" % (type(error).__name__, text(error))
+        try:
+            told, place = fault(output) or (told, place)
+        except BaseException:  # noqa: BLE001 - a class of the tool's may do anything here
+            place = ""
+    return json.dumps({"error": {"kind": kind, "message": told[:LONGEST], "place": place}}).encode()
 
 
 def show(error: BaseException) -> None:
-    """On standard error, from the tool's own code on."""
+    """On standard error, for whoever reads its log: from the tool's own code on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != FILE:
         trace = trace.tb_next
@@ -100,25 +121,6 @@ def line_of(error: BaseException) -> str | None:
             line = "line %d" % trace.tb_lineno
         trace = trace.tb_next
     return line
-
-
-def spelled(output: Any, most_bytes: int) -> bytes:
-    """An output as JSON; what is none is named with its place."""
-    try:
-        wrong = fault(output)
-        if wrong is not None:
-            raise Refused("not_json", *wrong)
-        found = json.dumps(output, allow_nan=False, separators=(",", ":")).encode("ascii")
-    except Refused:
-        raise
-    except MemoryError:
-        raise Refused("too_large", "the output does not fit into the memory", "") from None
-    except BaseException as error:  # noqa: BLE001 - a class of the tool's may do anything here
-        raise Refused("not_json", "%s: %s" % (type(error).__name__, text(error)), "") from None
-    if len(found) > most_bytes:
-        told = "the output has %d bytes; limits.result_bytes allows %d" % (len(found), most_bytes)
-        raise Refused("too_large", told, "")
-    return found
 
 
 def items(value: Any) -> Any:
