@@ -65,7 +65,7 @@ async def test_json_goes_in_and_comes_out(environment: ExecutionEnvironment) -> 
         ("import os; os.close(3)", "no_result", None, "without an output"),
         ("class E(BaseException):\n        def __str__(self): raise self\n    raise E",
          "raised", "line 4", "cannot be printed"),
-        ("class D(dict):\n        def items(self): raise KeyError('x')\n    return D()",
+        ("class D(dict):\n        def items(self): raise KeyError('x')\n    return D(a=1)",
          "not_json", "", "KeyError"),
         ("while True: pass", "outcome", None, "wall_clock"),
         ("(", "raised", "line 2", "SyntaxError"),
