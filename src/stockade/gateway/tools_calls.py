@@ -150,8 +150,32 @@ class ToolCalls:
         self, caller: Caller, tool: Tool, choice: Choice, facts: ToolFacts
     ) -> None:
         """Whether its language and its tenant's policy take the source; it is not run."""
-        if tool.language is not Language.PYTHON:
-            return
+        match tool.language:
+            case Language.PYTHON:
+                await self._check_python(caller, tool, choice, facts)
+            case Language.JAVASCRIPT:
+                quiet = replace(
+                    calling.sandbox(tool, caller.tenant, choice.tier),
+                    limits=checking.CHECK_LIMITS,
+                    egress=NO_EGRESS,
+                )
+                _, execution = await self._run(caller, calling.parsing(tool), quiet, b"", facts)
+                _require_there(execution)
+                try:
+                    calling.output(tool, execution)
+                except ToolFailed as failed:
+                    raise InvalidRequest("source", str(failed)) from None
+            case Language.EXPRESSION if not tool.examples:
+                # It reaches nothing and has no effects: what does not compile says so.
+                quiet = calling.sandbox(tool, caller.tenant, choice.tier)
+                _, execution = await self._run(caller, calling.request(tool), quiet, b"{}", facts)
+                _require_there(execution)
+                if execution.outcome is Outcome.INVALID:
+                    raise InvalidRequest("source", execution.detail)
+
+    async def _check_python(
+        self, caller: Caller, tool: Tool, choice: Choice, facts: ToolFacts
+    ) -> None:
         given = caller.policy.python_checks
         # What main's argument is called here; the built-in of that name only reads what is read.
         names = given.get("names", [])
@@ -182,8 +206,7 @@ class ToolCalls:
         execution_id, execution = await self._run(
             caller, calling.request(tool), sandbox, calling.spelled(example.input), facts
         )
-        if execution.outcome is Outcome.UNAVAILABLE:
-            raise Unavailable(execution.detail)
+        _require_there(execution)
         try:
             output = await self._output(caller.tenant, tool, execution)
         except ToolFailed as failed:
@@ -299,6 +322,12 @@ async def _end(call: Call) -> Execution:
     except asyncio.CancelledError:
         call.cancel()
         raise
+
+
+def _require_there(execution: Execution) -> None:
+    """Raises where nothing ran, which says nothing of the tool."""
+    if execution.outcome is Outcome.UNAVAILABLE:
+        raise Unavailable(execution.detail)
 
 
 def _facts(version: Version, purpose: str) -> ToolFacts:

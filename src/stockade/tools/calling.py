@@ -5,6 +5,7 @@ printed can be taken for it. What comes back was said by a guest, and is read as
 """
 
 import ast
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from stockade.port import (
     ExecutionRequest,
     ExpressionSource,
     InvalidRequest,
+    JavaScriptSource,
     Outcome,
     PythonSource,
     SandboxRequest,
@@ -35,9 +37,19 @@ def request(tool: Tool) -> ExecutionRequest:
     match tool.language:
         case Language.PYTHON:
             return ExecutionRequest(PythonSource(_python(tool.source, tool.limits.result_bytes)))
+        case Language.JAVASCRIPT:
+            most = tool.limits.result_bytes
+            return ExecutionRequest(
+                JavaScriptSource(_javascript(tool.source, "await finish", most))
+            )
         case Language.EXPRESSION:
             return ExecutionRequest(ExpressionSource(tool.source))
     raise InvalidRequest("language", f"tools in {tool.language} cannot be called here yet")
+
+
+def parsing(tool: Tool) -> ExecutionRequest:
+    """Parses its JavaScript, and runs nothing of it; its output is null where it is some."""
+    return ExecutionRequest(JavaScriptSource(_javascript(tool.source, "check")))
 
 
 def sandbox(tool: Tool, tenant: str, tier: Tier | None) -> SandboxRequest:
@@ -118,6 +130,13 @@ def _bare(tree: ast.Module) -> ast.Module:
     return tree
 
 
+def _javascript(source: str, what: str, *more: int) -> bytes:
+    # JSON of ASCII is a literal of JavaScript.
+    given = ", ".join([json.dumps(source), *map(str, more)])
+    return guest_file("tools/javascript_tool.js") + f"\n{what}({given});\n".encode("ascii")
+
+
+@cache
 def guest_file(name: str) -> bytes:
     """One that is shipped into sandboxes: by its path, for nobody imports it."""
     return (Path(stockade.__file__).parent / "guest" / name).read_bytes()
