@@ -18,6 +18,7 @@ from bench import (
     gvisor_latency,
     gvisor_memory,
     gvisor_throughput,
+    java,
     latency,
     leftovers,
     machine,
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "tools": lambda options: tools.measure(options.rounds),
     "expression": lambda options: expression.measure(options.rounds),
     "wasm": lambda options: wasm.measure(options.rounds),
+    "java": lambda options: java.measure(min(options.rounds, java.ROUNDS)),
     "costs": lambda options: costs.measure(min(options.rounds, costs.ROUNDS)),
     "compatibility": lambda _: compatibility.measure(),
     # Last: from then on this process adopts orphans.

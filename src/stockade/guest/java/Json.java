@@ -18,22 +18,30 @@ import java.util.Map;
  * the start of every JVM.
  */
 final class Json {
-    static final int MOST_LEVELS = 100;
-    /** Python reads no more than 4,300 digits. */
-    static final int MOST_DIGITS = 4_000;
-    private static final int MOST_SCALE = 10_000;
+    /** What the host reads, less the answer around it. */
+    static final int MOST_LEVELS = 60;
+    static final int MOST_DIGITS = 100;
     private static final int LONGEST_PLACE = 200;
 
     private Json() {}
 
     /** What is no JSON, or more than the bounds allow, and where. */
-    static final class Refused extends RuntimeException {
+    static class Refused extends RuntimeException {
         private static final long serialVersionUID = 1L;
         final String place;
 
         Refused(String place, String sentence) {
             super(sentence, null, false, false);
             this.place = place;
+        }
+    }
+
+    /** More of it than there may be. */
+    static final class TooLarge extends Refused {
+        private static final long serialVersionUID = 1L;
+
+        TooLarge(String place, String sentence) {
+            super(place, sentence);
         }
     }
 
@@ -258,8 +266,8 @@ final class Json {
                     throw refused("an exponent of more than 5 digits");
                 }
             }
-            if (at - from > MOST_DIGITS) {
-                throw refused("a number of more than " + MOST_DIGITS + " characters");
+            if (at - from > MOST_DIGITS + 8) {
+                throw refused("a number of more than " + MOST_DIGITS + " digits");
             }
             String written = text.substring(from, at);
             if (whole) {
@@ -334,7 +342,7 @@ final class Json {
 
         private void room(int length) {
             if (length > most - written.length()) {
-                throw refused("the output has more than " + most + " characters");
+                throw new TooLarge(pointer(), "the output has more than " + most + " characters");
             }
         }
 
@@ -456,20 +464,24 @@ final class Json {
                 }
                 return raw(value.toString());
             } else if (kind == BigInteger.class) {
-                if (((BigInteger) value).bitLength() > MOST_DIGITS * 3) {
-                    throw refused("a number of more than " + MOST_DIGITS + " digits");
-                }
+                bound((BigInteger) value);
                 return raw(value.toString());
             } else if (kind == BigDecimal.class) {
-                BigDecimal exact = (BigDecimal) value;
-                if (exact.unscaledValue().bitLength() > MOST_DIGITS * 3
-                    || Math.abs((long) exact.scale()) > MOST_SCALE) {
-                    throw refused("a number of more than " + MOST_DIGITS + " digits, or of a scale of "
-                        + "more than " + MOST_SCALE);
+                bound(((BigDecimal) value).unscaledValue());
+                if (Double.isInfinite(value.doubleValue())) {
+                    throw refused("a number beyond those that readers of JSON know");
                 }
-                return raw(exact.toString());
+                return raw(value.toString());
             }
             throw refused("a " + named(value) + " is no JSON: return its longValue() or doubleValue()");
+        }
+
+        private void bound(BigInteger digits) {
+            // Spelling very many takes long.
+            if (digits.bitLength() > MOST_DIGITS * 4
+                || digits.abs().toString().length() > MOST_DIGITS) {
+                throw refused("a number of more than " + MOST_DIGITS + " digits");
+            }
         }
 
         Writer string(String text) {

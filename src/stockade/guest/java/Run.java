@@ -18,7 +18,7 @@ import java.util.Map;
 /**
  * Reads one input on standard input, calls the tool, writes one answer on descriptor 3, and ends.
  *
- * <p>The answer is {"output": …} or {"failure": {"kind": …, "sentence": …, …}}. Nothing of the tool
+ * <p>The answer is {"output": …} or {"error": {"kind": …, "message": …, "place": …, …}}. Nothing of the tool
  * runs before the input is there, its static initialisers neither.
  */
 final class Run {
@@ -62,9 +62,9 @@ final class Run {
         System.setIn(InputStream.nullInputStream());
         String answer;
         if (missing != null) {
-            answer = failure("classes", missing, null, null);
+            answer = failure("no_main", missing, null, null);
         } else if (length >= mostInput) {
-            answer = failure("input", "it has more than " + (mostInput - 1) + " bytes", "", null);
+            answer = failure("bad_input", "it has more than " + (mostInput - 1) + " bytes", "", null);
         } else {
             answer = call(tool, input, length, mostOutput);
         }
@@ -72,7 +72,7 @@ final class Run {
         System.err.flush();
         byte[] bytes = answer.getBytes(StandardCharsets.UTF_8);
         if (bytes.length > mostOutput) {
-            bytes = failure("output", "the output has more than " + mostOutput + " bytes", "", null)
+            bytes = failure("too_large", "the output has more than " + mostOutput + " bytes", "", null)
                 .getBytes(StandardCharsets.UTF_8);
         }
         result.write(bytes);
@@ -88,16 +88,18 @@ final class Run {
         try {
             value = Json.read(input, length);
         } catch (Json.Refused refused) {
-            return failure("input", refused.getMessage(), refused.place, null);
+            return failure("bad_input", refused.getMessage(), refused.place, null);
         }
         if (!(value instanceof Map)) {
-            return failure("input", "it is no object", "", null);
+            return failure("bad_input", "it is no object", "", null);
         }
         try {
             Object output = tool.invoke(null, value);
             return new Json.Writer(most).raw("{\"output\":").value(output).raw("}").toString();
+        } catch (Json.TooLarge refused) {
+            return failure("too_large", refused.getMessage(), refused.place, null);
         } catch (Json.Refused refused) {
-            return failure("output", refused.getMessage(), refused.place, null);
+            return failure("not_json", refused.getMessage(), refused.place, null);
         } catch (InvocationTargetException error) {
             return raised(error.getCause());
         } catch (OutOfMemoryError | StackOverflowError error) {
@@ -113,9 +115,9 @@ final class Run {
             error = error.getCause();
         }
         try {
-            return failure("exception", said(error), null, error);
+            return failure("raised", said(error), null, error);
         } catch (Throwable another) {
-            return failure("exception", "an exception of class " + cut(error.getClass().getName())
+            return failure("raised", "an exception of class " + cut(error.getClass().getName())
                 + ", which cannot be told", null, null);
         }
     }
@@ -134,10 +136,10 @@ final class Run {
         return new String(text.getBytes(StandardCharsets.UTF_8), StandardCharsets.UTF_8);
     }
 
-    private static String failure(String kind, String sentence, String place, Throwable error) {
+    private static String failure(String kind, String message, String place, Throwable error) {
         Map<String, Object> failure = new LinkedHashMap<>();
         failure.put("kind", kind);
-        failure.put("sentence", cut(sentence));
+        failure.put("message", cut(message));
         failure.put("place", place == null ? null : cut(place));
         failure.put("class", error == null ? null : cut(error.getClass().getName()));
         Integer line = null;
@@ -164,6 +166,6 @@ final class Run {
         failure.put("line", line);
         failure.put("trace", trace);
         failure.put("causes", causes);
-        return new Json.Writer(1 << 18).raw("{\"failure\":").value(failure).raw("}").toString();
+        return new Json.Writer(1 << 18).raw("{\"error\":").value(failure).raw("}").toString();
     }
 }

@@ -16,7 +16,7 @@ _LONGEST_FRAME: Final = 5_000
 _MOST_FRAMES: Final = 20
 _MOST_CAUSES: Final = 4
 _HIGHEST_LINE: Final = 1 << 31
-_WORD: Final = re.compile(r"[a-z][a-z-]{0,39}")
+_WORD: Final = re.compile(r"[a-z][a-z_-]{0,39}")
 _BEFORE_OUTPUT: Final = b'{"output":'
 
 
@@ -43,9 +43,9 @@ class Failure:
     """Why a call has no output."""
 
     kind: str
-    """``exception`` of the tool's, ``input`` or ``output`` that is no JSON, ``classes`` that do not
-    load; ``result`` where there was no answer; else the outcome of the execution."""
-    sentence: str
+    """``raised`` by the tool, ``not_json`` or ``too_large`` of its output, ``bad_input``, ``no_main``
+    of classes that do not load; ``no_result`` where there is no answer; else ``outcome``."""
+    message: str
     place: str | None = None
     """In the input or output, as a JSON pointer."""
     exception: str | None = None
@@ -76,15 +76,15 @@ def read_output(result: bytes | None) -> bytes | Failure:
         raise NoAnswer("there is none")
     if result.startswith(_BEFORE_OUTPUT) and result.endswith(b"}"):
         return result[len(_BEFORE_OUTPUT) : -1]
-    failure = _load(result).get("failure")
+    failure = _load(result).get("error")
     if type(failure) is not dict:
-        raise NoAnswer("it has neither an output nor a failure")
+        raise NoAnswer("it has neither an output nor an error")
     kind = _text(failure.get("kind"), 40)
     if not _WORD.fullmatch(kind):
-        raise NoAnswer("its failure is of no kind")
+        raise NoAnswer("its error is of no kind")
     return Failure(
         kind,
-        _text(failure.get("sentence"), _LONGEST_SENTENCE),
+        _text(failure.get("message"), _LONGEST_SENTENCE),
         _optional(failure.get("place")),
         _optional(failure.get("class")),
         None if failure.get("line") is None else _position(failure["line"]),

@@ -51,16 +51,18 @@ def request(
 def read(execution: Execution, *, parked: bool) -> Call:
     """What came of it. The record's outcome is believed before any word of the guest's."""
     if execution.outcome not in (Outcome.OK, Outcome.NONZERO_EXIT):
-        failure = Failure(execution.outcome.value, plain(execution.detail))
+        failure = Failure("outcome", f"{execution.outcome}: {plain(execution.detail)}")
         return Call(execution, None, failure, parked)
     try:
         answer = read_output(execution.result)
     except NoAnswer as error:
-        failure = Failure("result", f"the tool gave no answer: {error}; {plain(execution.detail)}")
+        failure = Failure(
+            "no_result", f"it ended without an output: {error}; {plain(execution.detail)}"
+        )
         return Call(execution, None, failure, parked)
     if isinstance(answer, Failure):
         return Call(execution, None, answer, parked)
     if not execution.ok:
-        failure = Failure("result", f"the tool answered and failed: {plain(execution.detail)}")
+        failure = Failure("outcome", f"{execution.outcome}: {plain(execution.detail)}")
         return Call(execution, None, failure, parked)
     return Call(execution, answer, None, parked)

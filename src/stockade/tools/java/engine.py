@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from stockade.port import (
+    EgressSink,
     ExecutionEnvironment,
     InvalidRequest,
     OutputSink,
@@ -85,6 +86,7 @@ class JavaTools:
         sandbox: SandboxRequest | None = None,
         *,
         on_output: OutputSink | None = None,
+        on_egress: EgressSink | None = None,
     ) -> Call:
         """One call, with its input as JSON, in a sandbox of its own.
 
@@ -98,13 +100,14 @@ class JavaTools:
         parked = None if key is None else self._parking.take(key)
         try:
             if parked is not None:
-                execution = await parked.call(content, on_output)
+                execution = await parked.call(content, on_output, on_egress)
             else:
                 execution = await self._environment.run(
                     calling.request(made, compiled, sandbox.limits, waits=False),
                     sandbox,
                     stdin=content,
                     on_output=on_output,
+                    on_egress=on_egress,
                 )
         finally:
             if parked is not None:

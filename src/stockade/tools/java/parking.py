@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from stockade.port import (
     Captured,
+    EgressEvent,
+    EgressSink,
     Execution,
     ExecutionEnvironment,
     ExecutionRequest,
@@ -75,6 +77,7 @@ class ParkedJvm:
         self._input: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._ready = asyncio.Event()
         self._sink: OutputSink | None = None
+        self._egress_sink: EgressSink | None = None
 
     @property
     def waits(self) -> bool:
@@ -95,7 +98,7 @@ class ParkedJvm:
         )
         self._session = await environment.open_session(replace(self.key.sandbox, limits=longer))
         self._running = await self._session.start(
-            request, stdin=self._stdin(), on_output=self._hear
+            request, stdin=self._stdin(), on_output=self._hear, on_egress=self._hear_egress
         )
         self._ended = asyncio.create_task(self._running.wait())
         ready = asyncio.create_task(self._ready.wait())
@@ -108,12 +111,14 @@ class ParkedJvm:
         if not self.waits:
             raise SandboxLost("the JVM did not come to wait for its input")
 
-    async def call(self, content: bytes, on_output: OutputSink | None) -> Execution:
+    async def call(
+        self, content: bytes, on_output: OutputSink | None, on_egress: EgressSink | None
+    ) -> Execution:
         """Its one call. Cancelled, the caller closes it, which ends the JVM."""
         assert self._running is not None
         assert self._ended is not None
         limits = self.key.sandbox.limits
-        self._sink = on_output
+        self._sink, self._egress_sink = on_output, on_egress
         began = time.monotonic()
         self._input.set_result(content)
         await asyncio.wait({self._ended}, timeout=limits.wall_seconds)
@@ -147,6 +152,10 @@ class ParkedJvm:
             data = data.removeprefix(READY)
         if data and self._sink is not None:
             await self._sink(stream, data)
+
+    async def _hear_egress(self, event: EgressEvent) -> None:
+        if self._egress_sink is not None:
+            await self._egress_sink(event)
 
 
 def _of_call(execution: Execution, limits: Limits, seconds: float, *, too_long: bool) -> Execution:
