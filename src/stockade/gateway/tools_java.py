@@ -6,7 +6,7 @@ started anew compiles once more.
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 from stockade.gateway.executions import ExecutionEntry
 from stockade.port import (
@@ -20,6 +20,9 @@ from stockade.tools import json_text
 from stockade.tools.definition import Tool
 from stockade.tools.java import JavaTools, ParkingPolicy, SourceRefused
 from stockade.tools.java.answers import Failure
+
+_KINDS: Final = frozenset({"raised", "not_json", "too_large", "no_main", "no_result"})
+_LONGEST: Final = 500
 
 Run = Callable[
     [ExecutionRequest, SandboxRequest, bytes, bool], Awaitable[Execution | ExecutionEntry]
@@ -48,8 +51,9 @@ class _Tenants:
         *,
         stdin: bytes = b"",
         on_output: None = None,
+        on_egress: None = None,
     ) -> Execution:
-        del on_output
+        del on_output, on_egress
         run, is_call = _RUN.get()
         done = await run(request, sandbox, stdin, is_call)
         if isinstance(done, ExecutionEntry):
@@ -112,6 +116,6 @@ def output(tool: Tool, execution: Execution) -> Any:
 def _failed(failure: Failure | None) -> ToolFailed:
     if failure is None:
         return ToolFailed("no_result", "it ended without an output")
-    reason = {"exception": "raised", "output": "not_json", "result": "no_result"}
+    reason = failure.kind if failure.kind in _KINDS else "outcome"
     place = failure.place if failure.line is None else f"line {failure.line}"
-    return ToolFailed(reason.get(failure.kind, "outcome"), failure.sentence, place)
+    return ToolFailed(reason, failure.message[:_LONGEST], place)
