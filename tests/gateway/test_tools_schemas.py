@@ -10,6 +10,7 @@ import pytest_asyncio
 from stockade.gateway.tools_schemas import Flaw, Schemas, TooSlow
 from stockade.port import InvalidRequest
 from stockade.tools.json_text import dump
+from stockade.tools.schemas import is_plain
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -114,7 +115,7 @@ async def test_a_schema_without_an_end_is_refused(schemas: Schemas, schema: Any)
     with pytest.raises(InvalidRequest, match="schema"):
         await schemas.check("t", schema, "s")
     # Whoever comes next is served.
-    assert await schemas.flaws("t", {}, b"1") == ()
+    assert await schemas.flaws("t", {"allOf": [True]}, b"1") == ()
 
 
 async def test_a_schema_that_is_only_itself_comes_to_an_end(schemas: Schemas) -> None:
@@ -128,16 +129,38 @@ async def test_a_value_that_makes_it_slow_ends_its_process_alone(schemas: Schema
     slow = [asyncio.create_task(schemas.flaws("slow", TREE, dump(chain(40)))) for _ in range(3)]
     # Others are answered meanwhile: one tenant has one of the processes.
     for _ in range(20):
-        assert await schemas.flaws("other", {"type": "object"}, b"{}") == ()
+        assert await schemas.flaws("other", {"allOf": [{"type": "object"}]}, b"{}") == ()
     assert not all(task.done() for task in slow)
     for task in slow:
         with pytest.raises(TooSlow, match="CPU time"):
             await task
 
 
+async def test_only_what_is_linear_is_looked_at_in_this_process(schemas: Schemas) -> None:
+    plain = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"enum": [1, "x"]}}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    assert is_plain(plain)
+    assert await schemas.flaws("t", plain, dump({"a": [1, "x"]})) == ()
+    (flaw,) = await schemas.flaws("t", plain, dump({"a": [2]}))
+    assert flaw.place == "/a/0"
+    for name, inner in (
+        ("$ref", "#"), ("pattern", "a"), ("patternProperties", {"a": True}), ("allOf", [True]),
+        ("anyOf", [True]), ("oneOf", [True]), ("not", False), ("if", True), ("$defs", {}),
+        ("dependentSchemas", {}), ("propertyNames", True), ("contains", True),
+        ("uniqueItems", True), ("prefixItems", [True]), ("unevaluatedItems", True),
+        ("unevaluatedProperties", True), ("multipleOf", 2), ("$anchor", "a"), ("unknown", 1),
+    ):  # fmt: skip
+        assert not is_plain({name: inner}), name
+        assert not is_plain({"properties": {"a": {"items": {name: inner}}}}), name
+
+
 async def test_a_caller_that_leaves_does_not_get_in_anothers_way(schemas: Schemas) -> None:
     for _ in range(5):
-        leaving = asyncio.create_task(schemas.flaws("t", {"minimum": 5}, b"1"))
+        leaving = asyncio.create_task(schemas.flaws("t", {"allOf": [{"minimum": 5}]}, b"1"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         leaving.cancel()

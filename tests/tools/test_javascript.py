@@ -13,7 +13,7 @@ from stockade.tools.definition import Language, Tool
 
 from .kit import tool
 
-pytestmark = [pytest.mark.tier("wasm"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -111,6 +111,7 @@ class Call:
         job: bool,
         stdin: bytes | None,
         watch_egress: bool = False,
+        keep_artefacts: bool = True,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.id = id
@@ -120,6 +121,8 @@ class Call:
         self.job = job
         self.log = OutputLog()
         self.watch_egress = watch_egress
+        self.keep_artefacts = keep_artefacts
+        """Not: who began it takes them from the record, and nobody fetches them later."""
         self.inlet = Inlet() if stdin is None else None
         self.stdin: StandardInput = self.inlet.pieces() if self.inlet else (stdin or b"")
         self.started: asyncio.Event = asyncio.Event()
@@ -293,6 +296,7 @@ class Calls:
         job: bool = False,
         id: str | None = None,
         tool: ToolFacts | None = None,
+        keep_artefacts: bool = True,
     ) -> Call | ExecutionEntry:
         """Begin one; or what became of the earlier one with the same idempotency key.
 
@@ -310,6 +314,7 @@ class Calls:
             job,
             stdin,
             watch_egress,
+            keep_artefacts,
         )
         # Shielded: a caller that leaves in this moment must not leave a row behind that has no end.
         beginning = asyncio.ensure_future(
@@ -389,7 +394,9 @@ class Calls:
                 error = RuntimeError("a fault under an execution")
                 execution = Execution(Outcome.LOST, "a fault of Stockade itself under it")
             try:
-                execution, kept = await self._keep(call.caller, execution)
+                kept: list[str] = []
+                if call.keep_artefacts:
+                    execution, kept = await self._keep(call.caller, execution)
             except Exception:  # noqa: BLE001 - likewise
                 self._log.exception("artefacts were not kept", execution=call.id)
                 execution, kept = without_artefacts(execution, "it could not be kept"), []

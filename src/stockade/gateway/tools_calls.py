@@ -14,6 +14,8 @@ from stockade.gateway.keys import Caller
 from stockade.gateway.policy import Ceilings
 from stockade.gateway.sandboxes import judged
 from stockade.gateway.tools import Tools, Version
+from stockade.gateway.tools_java import Java, Repeated, Run
+from stockade.gateway.tools_java import output as java_output
 from stockade.gateway.tools_schemas import Flaw, Schemas, TooSlow
 from stockade.port import (
     NO_EGRESS,
@@ -70,6 +72,7 @@ class ToolCalls:
         self._executors = executors
         self._broker = broker
         self._ceilings = ceilings
+        self._java = Java()
 
     # --- storing --------------------------------------------------------------------------------
 
@@ -153,6 +156,9 @@ class ToolCalls:
         match tool.language:
             case Language.PYTHON:
                 await self._check_python(caller, tool, choice, facts)
+            case Language.JAVA:
+                sandbox = calling.sandbox(tool, caller.tenant, choice.tier)
+                await self._java.compile(tool, sandbox, self._runs(caller, facts, None, []))
             case Language.JAVASCRIPT:
                 quiet = replace(
                     calling.sandbox(tool, caller.tenant, choice.tier),
@@ -203,9 +209,11 @@ class ToolCalls:
     ) -> Tried:
         example = tool.examples[index]
         sandbox = calling.sandbox(tool, caller.tenant, choice.tier)
-        execution_id, execution = await self._run(
-            caller, calling.request(tool), sandbox, calling.spelled(example.input), facts
+        done = await self._carry_out(
+            caller, tool, sandbox, calling.spelled(example.input), facts, None
         )
+        assert not isinstance(done, ExecutionEntry)
+        execution_id, execution = done
         _require_there(execution)
         try:
             output = await self._output(caller.tenant, tool, execution)
@@ -237,17 +245,12 @@ class ToolCalls:
         tool = version.tool
         await self._require(caller.tenant, tool.input_schema, value, "input")
         sandbox = calling.sandbox(tool, caller.tenant, version.tier)
-        begun = await self._begin(
-            caller,
-            calling.request(tool),
-            sandbox,
-            calling.spelled(value),
-            _facts(version, "call"),
-            idempotency,
+        done = await self._carry_out(
+            caller, tool, sandbox, calling.spelled(value), _facts(version, "call"), idempotency
         )
-        if isinstance(begun, ExecutionEntry):
-            return begun
-        return await self.answer(caller.tenant, tool, begun.id, await _end(begun))
+        if isinstance(done, ExecutionEntry):
+            return done
+        return await self.answer(caller.tenant, tool, *done)
 
     async def answer(self, tenant: str, tool: Tool, id: str, execution: Execution) -> Called:
         """Of its record. Raises :class:`ToolFailed` that names it."""
@@ -257,7 +260,8 @@ class ToolCalls:
             raise ToolFailed(failed.reason, failed.message, failed.place, id) from None
 
     async def _output(self, tenant: str, tool: Tool, execution: Execution) -> Any:
-        output = calling.output(tool, execution)
+        read = java_output if tool.language is Language.JAVA else calling.output
+        output = read(tool, execution)
         try:
             flaws = await self._schemas.flaws(tenant, tool.output_schema, json_text.dump(output))
         except TooSlow as error:
@@ -276,6 +280,57 @@ class ToolCalls:
             raise InvalidRequest(field, f"the schema {error}") from None
         if flaws:
             raise InvalidRequest(field + flaws[0].place, _spell(flaws))
+
+    async def _carry_out(
+        self,
+        caller: Caller,
+        tool: Tool,
+        sandbox: SandboxRequest,
+        stdin: bytes,
+        facts: ToolFacts,
+        idempotency: Idempotency | None,
+    ) -> tuple[str, Execution] | ExecutionEntry:
+        """Call its function: the execution, or the one that had the key before."""
+        if tool.language is not Language.JAVA:
+            begun = await self._begin(
+                caller, calling.request(tool), sandbox, stdin, facts, idempotency
+            )
+            return begun if isinstance(begun, ExecutionEntry) else (begun.id, await _end(begun))
+        ids: list[str] = []
+        run = self._runs(caller, facts, idempotency, ids)
+        try:
+            execution = await self._java.call(tool, stdin, sandbox, run)
+        except Repeated as repeated:
+            return repeated.entry
+        return ids[-1], execution
+
+    def _runs(
+        self,
+        caller: Caller,
+        facts: ToolFacts,
+        idempotency: Idempotency | None,
+        ids: list[str],
+    ) -> Run:
+        """How what a Java tool needs is run: what makes its classes as a check, then the call."""
+
+        async def run(
+            request: ExecutionRequest, sandbox: SandboxRequest, stdin: bytes, is_call: bool
+        ) -> Execution | ExecutionEntry:
+            begun = await self._begin(
+                caller,
+                request,
+                sandbox,
+                stdin,
+                facts if is_call else replace(facts, purpose="check"),
+                idempotency if is_call else None,
+                keep_artefacts=False,
+            )
+            if isinstance(begun, ExecutionEntry):
+                return begun
+            ids.append(begun.id)
+            return await _end(begun)
+
+        return run
 
     async def _run(
         self,
@@ -297,6 +352,8 @@ class ToolCalls:
         stdin: bytes,
         facts: ToolFacts,
         idempotency: Idempotency | None,
+        *,
+        keep_artefacts: bool = True,
     ) -> Call | ExecutionEntry:
         tiers = judged(caller, sandbox, None, self._ceilings)
         this = new_id()  # the ticket is for this execution
@@ -312,6 +369,7 @@ class ToolCalls:
             idempotency=idempotency,
             id=this,
             tool=facts,
+            keep_artefacts=keep_artefacts,
         )
 
 

@@ -42,6 +42,36 @@ def check(schema: object, field: str) -> None:
     _walk(schema, field)
 
 
+_PLAIN: Final = frozenset(
+    {
+        *("$schema", "title", "description", "default", "examples", "type", "properties"),
+        *("required", "additionalProperties", "items", "enum", "const", "minimum", "maximum"),
+        *("exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems"),
+        *("maxItems", "minProperties", "maxProperties"),
+    }
+)
+
+
+def is_plain(schema: object) -> bool:
+    """Whether each part of a value meets one part of the schema at the most, and no pattern.
+
+    Looking at a small value by a small one of these takes a moment, whatever they are.
+    """
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, bool):
+            continue
+        if not isinstance(part, Mapping) or not _PLAIN.issuperset(part):
+            return False
+        properties = part.get("properties", {})
+        if not isinstance(properties, Mapping):
+            return False
+        left += properties.values()
+        left += [part[name] for name in ("additionalProperties", "items") if name in part]
+    return True
+
+
 def _walk(schema: object, field: str) -> None:
     left: list[tuple[object, str, int]] = [(schema, field, 0)]
     while left:
