@@ -326,6 +326,21 @@ async def test_a_jvm_that_does_not_come_up_fails_no_call() -> None:
         assert (await java.call(tool(), b"{}", ONE)).output == b"1"
 
 
+async def test_what_boots_is_not_waited_for_at_the_end() -> None:
+    booting = asyncio.Event()
+
+    async def run(call: Call) -> Scripted:
+        booting.set()
+        return Scripted(delay=float("inf"))
+
+    fake = jdk(ran=run)
+    async with JavaTools(fake) as java:
+        parking = asyncio.create_task(java.park(tool(), ONE))
+        await booting.wait()
+    await parking
+    assert fake.calls[-1].cancelled
+
+
 async def test_a_call_that_is_cancelled_leaves_nothing() -> None:
     waiting = asyncio.Event()
 

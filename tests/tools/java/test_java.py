@@ -28,9 +28,11 @@ from stockade.tools.java import (
     JavaTools,
     ParkingPolicy,
     SourceRefused,
+    calling,
     check_rules,
     compiling,
 )
+from stockade.tools.java.parking import Key, ParkedJvm
 
 pytestmark = [pytest.mark.tier("namespace"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -564,3 +566,22 @@ async def test_a_small_sandbox_has_a_jvm_all_the_same(java: JavaTools, answers: 
     call = await java.call(answers, b'{"case": "large"}', sandbox)
     assert call.failure is not None
     assert "more than 4096" in call.failure.message
+
+
+@pytest.mark.tier("gvisor")
+async def test_a_kernel_of_its_own_runs_it_too(java: JavaTools, answers: Compiled) -> None:
+    """The same request, in gVisor, whose image is the same: cold, and in a JVM that waits."""
+    made = await java._toolchain(SANDBOX)
+    sandbox = SandboxRequest(tenant="one", tier=Tier.GVISOR)
+    content = b'{"case": "types", "value": 1}'
+    async with open_local(tiers={Tier.GVISOR}) as environment:
+        request = calling.request(made, answers, sandbox.limits, waits=False)
+        execution = await environment.run(request, sandbox, stdin=content)
+        assert execution.result == b'{"output":"Long"}', execution
+        jvm = ParkedJvm(Key(sandbox, answers.digest))
+        try:
+            request = calling.request(made, answers, sandbox.limits, waits=True)
+            await jvm.start(environment, request, 60.0)
+            assert (await jvm.call(content, None, None)).result == b'{"output":"Long"}'
+        finally:
+            await jvm.close()

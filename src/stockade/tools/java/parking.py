@@ -36,6 +36,7 @@ from stockade.tools.java.calling import READY
 
 _LOG: Final = logging.getLogger(__name__)
 _IDLE: Final = "java idle"
+_BOOT: Final = "java boot"
 _BOOT_SECONDS: Final = 30.0
 _LONGEST: Final = 24 * 3600.0
 """Of the wall clock, :class:`~stockade.port.Limits`."""
@@ -210,7 +211,7 @@ class Parking:
         if self._closed or not self._room(key):
             return
         self._booting.append(key)
-        self._begin(self._park(key, request))
+        self._begin(self._park(key, request), _BOOT)
 
     def release(self, jvm: ParkedJvm) -> None:
         """Destroy one that was taken; nobody waits for it."""
@@ -225,7 +226,7 @@ class Parking:
         """Destroy all; returns when nothing of them lives."""
         self._closed = True
         for task in self._tasks:
-            if task.get_name() == _IDLE:
+            if task.get_name() in (_IDLE, _BOOT):
                 task.cancel()
         await self.settled()
         waiting, self._waiting = self._waiting, []
