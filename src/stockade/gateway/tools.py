@@ -1,7 +1,7 @@
 """The registry of tools: each tenant's own, each version immutable, one of them live.
 
 A version is there whole or not at all, and only after it was looked at and has passed its examples
-(:mod:`~stockade.gateway.tools_storing`).
+(:mod:`~stockade.gateway.tools_calls`).
 """
 
 import json
