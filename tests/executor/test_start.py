@@ -23,9 +23,9 @@ async def test_a_small_program_starts_with_one_write(monkeypatch: pytest.MonkeyP
             def __getattr__(self, name: str) -> object:
                 return getattr(os, name)
 
-            def write(self, descriptor: int, data: memoryview) -> int:
-                writes.append(bytes(data))
-                return os.write(descriptor, data)
+            def writev(self, descriptor: int, parts: list[memoryview]) -> int:
+                writes.append(b"".join(parts))
+                return os.writev(descriptor, parts)
 
         monkeypatch.setattr(link, "os", Counting())
         running = await environment.start(request)

@@ -190,7 +190,7 @@ def test_the_end_of_the_command_ends_what_it_started(start: Start) -> None:
 def test_a_command_that_succeeds_may_leave_others_running(start: Start) -> None:
     """As ``runsc restore -detach`` does; the end of one of them is the end of all."""
     mark = marker()
-    line = f"(setsid sleep {mark} >/dev/null 2>&1 &); (sleep 0.5 >/dev/null 2>&1 &); exit 0"
+    line = f"(setsid sleep {mark} >/dev/null 2>&1 &); (sleep 4 >/dev/null 2>&1 &); exit 0"
     one = start("/bin/sh", "-c", line)
     soon(lambda: len(living(mark)) == 1)
     assert one.end()[0] == 0

@@ -88,11 +88,15 @@ say(hashlib.sha256(came).hexdigest())
 
 async def test_our_end_leaves_the_guests_direction_open(peer: Peer) -> None:
     carried = accept(peer)
-    streams = peer.start(CONNECT + "s = connect(); assert s.recv(9) == b''; s.sendall(b'late')")
+    streams = peer.start(
+        CONNECT + "s = connect(); assert s.recv(9) == b''; s.sendall(b'late'); s.close(); input()"
+    )
     come(peer, carried)
     peer.close(carried)
     peer.until(lambda: carried.closed)
     assert carried.content == b"late"
+    # Only now: the end of a program ends its connections.
+    peer.send(streams[STDIN], b"\n")
     end_well(peer, streams)
     peer.check_usable()
 
