@@ -9,8 +9,8 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from typing import Self
 from stockade.cli.attack.host_checks import HostWatch
 from stockade.cli.attack.judge import breaches
 from stockade.cli.attack.model import Attack, Scene
+from stockade.cli.attack.watchdog import MARK_VARIABLE, marked
 from stockade.port import (
     GIB,
     MIB,
@@ -48,7 +49,6 @@ _KEPT = MIB
 _LONGEST_SECONDS = 8.0
 _AFTER_SIGNAL_SECONDS = 0.3
 _BURIAL_SECONDS = 10.0
-_MARK = "STOCKADE_ATTACK_CONTROL"
 # Above what any attack is allowed, so that it can show that it goes beyond; and yet bounds.
 _RLIMITS = (
     f"--as={2 * GIB}",
@@ -95,7 +95,8 @@ class PlainEnvironment:
 
     def __init__(self) -> None:
         self._mark = secrets.token_hex(16)
-        self._folders: list[Path] = []
+        self._folder = Path()
+        self._watchdog: asyncio.subprocess.Process | None = None
         self._sessions: set[int] = set()
         self.survivors: list[str] = []
         self._stand_in: asyncio.subprocess.Process | None = None
@@ -145,22 +146,29 @@ class PlainEnvironment:
         return PlainSession(self, sandbox or SandboxRequest())
 
     async def close(self) -> None:
-        """Kill what was started here, by the mark in its environment; remove the folders."""
-        while marked := _marked(self._mark):
-            for pid in marked:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(0.02)
+        """Have the watchdog kill what was started here, and remove the folder."""
+        if self._watchdog is not None:
+            assert self._watchdog.stdin is not None
+            self._watchdog.stdin.close()
+            await self._watchdog.wait()
         if self._stand_in is not None:
             await self._stand_in.wait()
         # The dead count until they are buried, against the next control.
         end = asyncio.get_running_loop().time() + _BURIAL_SECONDS
         while asyncio.get_running_loop().time() < end and _has_members(self._sessions):  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.05)
-        for folder in self._folders:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def __aenter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="stockade-control-"))
+        self._folder.chmod(0o711)
+        temporary = self._folder / "tmp"
+        temporary.mkdir()
+        temporary.chmod(0o1777)
+        self._watchdog = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "stockade.cli.attack.watchdog", self._mark, self._folder),
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
         self._stand_in = await asyncio.create_subprocess_exec(
             *self._prefix(), "/bin/sleep", "60", env=self._variables()
         )
@@ -181,11 +189,11 @@ class PlainEnvironment:
         return [*limits, "setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
 
     def _variables(self) -> dict[str, str]:
-        return {**os.environ, _MARK: self._mark}
+        # What an attack's tools leave in a folder for temporary files goes with the control's.
+        return {**os.environ, MARK_VARIABLE: self._mark, "TMPDIR": str(self._folder / "tmp")}
 
     def _make_folder(self, request: ExecutionRequest) -> Path:
-        folder = Path(tempfile.mkdtemp(prefix="stockade-control-"))
-        self._folders.append(folder)
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
         files = dict(request.files)
         if isinstance(request.program, PythonScript):
             files[request.program.name] = request.program.source
@@ -199,7 +207,7 @@ class PlainEnvironment:
         return folder
 
     def _survive(self) -> None:
-        alive = _marked(self._mark) - {self._stand_in.pid if self._stand_in else 0}
+        alive = marked(self._mark) - {self._stand_in.pid if self._stand_in else 0}
         if alive:
             self.survivors.append(f"{len(alive)} processes live on")
 
@@ -450,19 +458,3 @@ def _session(process: Path) -> str:
         return (process / "stat").read_text().rpartition(")")[2].split()[3]
     except OSError:
         return ""
-
-
-def _marked(mark: str) -> set[int]:
-    """The processes that were started with the mark, and their children."""
-    wanted, found = f"{_MARK}={mark}".encode(), set()
-    for path in Path("/proc").iterdir():
-        if not path.name.isdigit():
-            continue
-        try:
-            text = (path / "environ").read_bytes()
-            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if wanted in text.split(b"\0") and state not in "ZX":
-            found.add(int(path.name))
-    return found
