@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stockade.api.credentials import Grant, Way, WayKind
-from stockade.broker.keys import KeyFault, Keyring, parse_keys, read_key_file
+from stockade.broker.keys import KeyFault, Keyring, ask_key_command, parse_keys, read_key_file
 from stockade.broker.store import Store, StoreFault, UnknownCredential, Use
 
 GRANT = Grant(rule="https://api.example.com", way=Way(kind=WayKind.BEARER))
@@ -138,6 +138,19 @@ def test_keys_of_a_file(tmp_path: Path, key: bytes) -> None:
         read_key_file(path)
     with pytest.raises(KeyFault, match="cannot be read"):
         read_key_file(tmp_path / "missing")
+
+
+async def test_keys_that_a_command_prints(key: bytes) -> None:
+    assert await ask_key_command(["echo", base64.b64encode(key).decode()]) == [key]
+    for command, said in (
+        (["sh", "-c", f"echo {key.hex()}; exit 3"], "ended with 3"),
+        (["/nowhere/vault"], "cannot be started"),
+        (["echo", "short"], "no key"),
+        (["yes"], "more than"),
+    ):
+        with pytest.raises(KeyFault, match=said) as caught:
+            await ask_key_command(command)
+        assert key.hex() not in str(caught.value)
 
 
 @pytest.mark.parametrize(

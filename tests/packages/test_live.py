@@ -5,6 +5,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import subprocess
+import sys
 import tarfile
 import threading
 import zipfile
@@ -325,3 +328,32 @@ async def test_packages_of_npm(
     )
     execution = await with_packages.run(ExecutionRequest(Command(("node", "-e", program))), SANDBOX)
     assert execution.stdout.text() == "from npm\nfalse\n", execution
+
+
+def test_the_command_installs_and_runs(index: Index, tmp_path: Path) -> None:
+    """``run --requirements``: once with a network for the index, then without any."""
+    (tmp_path / "r.txt").write_text("good\n")
+    (tmp_path / "p.py").write_text("import good; print(good.VALUE)\n")
+    url = f"http://{HERE}:{index.port}/simple"
+    options = ["--tier", "namespace", "--requirements", "r.txt", "--index-url", url]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def stockade_run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "stockade.cli.main", "run", *options, "p.py"],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    for _ in range(2):
+        ended = stockade_run()
+        assert (ended.returncode, ended.stdout) == (0, "good\n"), ended.stderr
+    assert index.asked.count("/simple/good/") == 1
+    (tmp_path / "r.txt").write_text("missing\n")
+    ended = stockade_run()
+    assert ended.returncode != 0
+    assert "missing" in ended.stderr
