@@ -47,21 +47,21 @@ def test_many_brackets_side_by_side_are_no_depth() -> None:
 def test_numbers_that_are_not_finite_are_refused(value: bytes) -> None:
     # Comparisons with NaN and infinity would pass limits; 1e999 is an infinity too.
     sentence = refused(b'{"a":[1,' + value + b"]}")
-    assert "NaN" in sentence or "infinity" in sentence
+    assert "not finite" in sentence or f"has {value.decode()}," in sentence
 
 
 def test_duplicate_keys_are_refused_at_any_level() -> None:
     # Two readers must not see two values; an escaped spelling of a key is the same key.
     for payload in (b'{"a":1,"a":1}', b'{"b":[{"a":1,"a":2}]}', b'{"a":1,"\\u0061":2}'):
-        assert "duplicate key" in refused(payload)
+        assert "two members of one name" in refused(payload)
 
 
 def test_huge_integers_are_refused_cheaply() -> None:
     # A million digits cost no conversion, which would take quadratic time.
     for sign in (b"", b"-"):
         sentence = refused(b'{"a":' + sign + b"9" * 1_000_000 + b"}", limit=1 << 21)
-        assert "integer of more than 20 digits" in sentence
-        assert "integer" in refused(b'{"a":' + sign + b"9" * 21 + b"}")
+        assert "number of more than 20 digits" in sentence
+        assert "digits" in refused(b'{"a":' + sign + b"9" * 21 + b"}")
         assert load_object(b'{"a":' + sign + b"18446744073709551615}", "X")
 
 

@@ -1,23 +1,17 @@
 """JSON of tenants and of guests: bounded in size, depth, values and digits before it is built."""
 
 import json
-import re
-from itertools import accumulate
-from json import JSONDecoder
-from math import isinf
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from stockade.port import MIB
+from stockade.port.bounded_json import BoundedJSON, JSONRefused, TwoMembers
 
 DEEPEST: Final = 64
 MOST_VALUES: Final = 100_000
 MOST_DIGITS: Final = 100
 LARGEST: Final = 16 * MIB
 
-# As in the wire's reader: an unterminated string is swallowed in one pass.
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-_NO_BRACKET: Final = bytes(set(range(256)) - set(b"[{]}"))
+_READER: Final = BoundedJSON(depth=DEEPEST, digits=MOST_DIGITS, values=MOST_VALUES)
 
 
 class NoJson(ValueError):
@@ -36,14 +30,16 @@ def load(text: bytes, most_bytes: int = LARGEST) -> Any:
     """
     if len(text) > most_bytes:
         raise NoJson(f"has {len(text)} bytes; at most {most_bytes} may come")
-    _check_shape(text)
     try:
+        _READER.check_shape(text)
         plain = text.decode("utf-8").lstrip(" \t\r\n")
-        value, end = _DECODER.raw_decode(plain)
+        value, end = _READER.decoder.raw_decode(plain)
     except UnicodeDecodeError as error:
         raise NoJson(f"is not UTF-8, at byte {error.start}") from None
-    except NoJson:
-        raise
+    except TwoMembers as refusal:
+        raise NoJson(f"has two members of the name {refusal.name[:100]!a}") from None
+    except JSONRefused as refusal:
+        raise NoJson(str(refusal)) from None
     except json.JSONDecodeError as error:
         raise NoJson(f"is no JSON: {error.msg}, at character {error.pos}") from None
     except (ValueError, RecursionError):
@@ -115,52 +111,3 @@ def _check_text(place: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise NoJson(f"has half a surrogate pair in a text, at {place or 'its top'}") from None
-
-
-def _check_shape(text: bytes) -> None:
-    brackets = text.count(b"{") + text.count(b"[")
-    # Nothing nests deeper than it has opening brackets, or has more values than separators:
-    # that settles nearly every text.
-    if brackets <= DEEPEST and brackets + text.count(b",") <= MOST_VALUES:
-        return
-    bare = _STRING.sub(b"", text)
-    if bare.count(b"{") + bare.count(b"[") + bare.count(b",") > MOST_VALUES:
-        raise NoJson(f"has more than {MOST_VALUES} values")
-    steps = bare.translate(_STEPS, _NO_BRACKET)
-    if max(accumulate(memoryview(steps).cast("b")), default=0) > DEEPEST:
-        raise NoJson(f"is nested more than {DEEPEST} levels deep")
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    result: dict[str, object] = {}
-    for name, value in pairs:
-        if name in result:
-            raise NoJson(f"has two members of the name {name[:100]!a}")
-        result[name] = value
-    return result
-
-
-def _bounded_int(text: str) -> int:
-    # int() of many digits takes quadratic time.
-    if len(text) - text.startswith("-") > MOST_DIGITS:
-        raise NoJson(f"has a number of more than {MOST_DIGITS} digits")
-    return int(text)
-
-
-def _finite_float(text: str) -> float:
-    value = float(text)
-    if isinf(value):
-        raise NoJson(f"has a number beyond those of JSON's readers: {text[:40]}")
-    return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise NoJson(f"has {name}, which is no JSON")
-
-
-_DECODER: Final = JSONDecoder(
-    object_pairs_hook=_unique,
-    parse_float=_finite_float,
-    parse_int=_bounded_int,
-    parse_constant=_no_constant,
-)
