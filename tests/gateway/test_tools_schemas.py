@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from stockade.gateway import tools_schemas
 from stockade.gateway.tools_schemas import Flaw, Schemas, TooSlow
-from stockade.port import InvalidRequest
+from stockade.port import InvalidRequest, Unavailable
 from stockade.tools.json_text import dump
 from stockade.tools.schemas import is_plain
 
@@ -166,3 +167,31 @@ async def test_a_caller_that_leaves_does_not_get_in_anothers_way(schemas: Schema
         leaving.cancel()
         await asyncio.wait([leaving])
         assert await schemas.flaws("t", {"minimum": 5}, b"7") == ()
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+async def test_a_process_that_others_killed_is_no_fault_of_the_schema(
+    monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    start, left = tools_schemas._start, kills
+
+    async def killed() -> asyncio.subprocess.Process:
+        nonlocal left
+        process = await start()
+        if left:
+            left -= 1
+            process.kill()
+        return process
+
+    monkeypatch.setattr(tools_schemas, "_start", killed)
+    async with Schemas() as schemas:
+        if kills == 1:
+            assert await schemas.flaws("t", {"pattern": "a"}, b'"a"') == ()
+            return
+        with pytest.raises(Unavailable, match="killed"):
+            await schemas.flaws("t", {"pattern": "a"}, b'"a"')
+
+
+async def test_nothing_is_of_a_schema_that_is_none_any_more(schemas: Schemas) -> None:
+    """As of one that an earlier version took."""
+    assert await schemas.flaws("t", {"pattern": "(?=a)"}, b'"a"') != ()

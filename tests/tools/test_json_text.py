@@ -1,10 +1,12 @@
 """JSON of tenants and guests is bounded, and one text has one meaning."""
 
+import tracemalloc
+from json import dumps
 from typing import Any
 
 import pytest
 
-from stockade.tools import json_text
+from stockade.tools import json_text, schemas
 from stockade.tools.json_text import NoJson, SecondValue, load, same
 
 
@@ -61,3 +63,26 @@ def test_same_is_by_value_and_kind() -> None:
     assert not same({"a": 1}, {"a": 1, "b": 1})
     assert not same("1", 1)
     assert not same([1], [1, 2])
+
+
+def deep(levels: int, inner: Any) -> Any:
+    """Each level with a long name."""
+    for _ in range(levels):
+        inner = {"k" * 100: inner}
+    return inner
+
+
+def test_the_places_of_many_deep_values_are_not_all_spelled() -> None:
+    """100,000 of them with 6 KB each would be 600 MB, of a text of 300 KB."""
+    text = dumps(deep(62, ["\u00e9"] + [1] * 90_000)).encode()
+    broken = dumps(deep(62, ["\ud800"] + [1] * 90_000)).encode()
+    schema = deep(45, {"allOf": [1] * 60_000})
+    tracemalloc.start()
+    try:
+        load(text)
+        with pytest.raises(NoJson, match=r"half a surrogate pair in a text, at /k+/.*/0$"):
+            load(broken)
+        schemas.check(schema, "input_schema")
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()

@@ -6,6 +6,7 @@ A tenant has one of them at a time: whose schema is slow waits for itself, and t
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
@@ -41,6 +42,10 @@ class Flaw:
 
 class TooSlow(Exception):
     """The schema did not come to an end with the value."""
+
+
+class _Killed(Exception):
+    """Somebody else ended the process, which says nothing of the schema."""
 
 
 class Schemas:
@@ -82,7 +87,9 @@ class Schemas:
         if len(value) <= _SMALL_BYTES and self._allows(schema, value):
             return ()
         told = await self._ask(tenant, schema, value)
-        return tuple(map(_flaw, told.get("errors", ())))
+        # One that was taken once may be none for a later validator: then nothing is of it.
+        found = [told["schema"]] if "schema" in told else told["errors"]
+        return tuple(map(_flaw, found))
 
     def _allows(self, schema: object, value: bytes) -> bool:
         """Whether it is told here that the value is of the schema: else it is not known yet."""
@@ -106,7 +113,16 @@ class Schemas:
     async def _ask(self, tenant: str, schema: object, value: bytes) -> Mapping[str, Any]:
         plain = json_text.canonical(schema)
         async with self._turn(tenant), self._worker() as worker:
-            return await worker.ask(plain, value)
+            try:
+                return await worker.ask(plain, value)
+            except _Killed:
+                pass
+            try:
+                return await worker.ask(plain, value)
+            except _Killed:
+                raise Unavailable(
+                    "the process that looks at schemas was killed twice; try again later"
+                ) from None
 
     @asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncIterator[None]:
@@ -151,7 +167,14 @@ class _Worker:
                     raise TooSlow("brought its validator down")
                 answer = json.loads(await process.stdout.readexactly(size))
             whole = True
-        except (OSError, EOFError, TimeoutError):
+        except (OSError, EOFError, TimeoutError) as error:
+            # The kernel ends a schema by other signals; this one comes from outside, as of memory
+            # that the machine has not.
+            if not isinstance(error, TimeoutError):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _SECONDS)
+                if process.returncode == -signal.SIGKILL:
+                    raise _Killed from None
             raise TooSlow(
                 f"did not come to an end with it within {CPU_SECONDS:g} s of CPU time: it branches "
                 "or refers to itself too often, or has too large a pattern"

@@ -66,17 +66,30 @@ def canonical(value: object) -> bytes:
 
 def check_texts(value: object) -> None:
     """Raises :class:`NoJson` for a text with half a surrogate pair, with its place."""
-    left: list[tuple[str, object]] = [("", value)]
+    left: list[tuple[_Place, object]] = [(None, value)]
     while left:
         place, each = left.pop()
         if isinstance(each, dict):
             for name, inner in each.items():
                 _check_text(place, name)
-                left.append((f"{place}/{escaped(name)}", inner))
+                left.append(((place, name), inner))
         elif isinstance(each, list):
-            left += [(f"{place}/{index}", inner) for index, inner in enumerate(each)]
+            left += [((place, index), inner) for index, inner in enumerate(each)]
         elif isinstance(each, str):
             _check_text(place, each)
+
+
+_Place = tuple["_Place", object] | None
+"""Where something stands, innermost last. Spelled where it is told, and not for each of 100,000
+values: that would be a gigabyte of text."""
+
+
+def _spelled(place: _Place) -> str:
+    parts: list[object] = []
+    while place is not None:
+        place, part = place
+        parts.append(part)
+    return pointer(parts[::-1])
 
 
 def escaped(name: object) -> str:
@@ -106,8 +119,9 @@ def _number(first: object, second: object) -> bool:
     return isinstance(first, int | float) and isinstance(second, int | float) and first == second
 
 
-def _check_text(place: str, text: str) -> None:
+def _check_text(place: _Place, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise NoJson(f"has half a surrogate pair in a text, at {place or 'its top'}") from None
+        told = _spelled(place) or "its top"
+        raise NoJson(f"has half a surrogate pair in a text, at {told}") from None

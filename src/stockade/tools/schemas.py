@@ -73,36 +73,52 @@ def is_plain(schema: object) -> bool:
 
 
 def _walk(schema: object, field: str) -> None:
-    left: list[tuple[object, str, int]] = [(schema, field, 0)]
+    """A place is spelled where it is told: with all their names, those of all parts are too much."""
+    left: list[tuple[object, _Place, int]] = [(schema, None, 0)]
     while left:
         part, place, depth = left.pop()
         if depth > DEEPEST:
-            raise InvalidRequest(place, f"it is nested more than {DEEPEST} levels deep")
+            raise InvalidRequest(
+                _spelled(field, place), f"it is nested more than {DEEPEST} levels deep"
+            )
         if isinstance(part, list):
-            left += [(each, f"{place}/{index}", depth + 1) for index, each in enumerate(part)]
+            left += [(each, (place, index), depth + 1) for index, each in enumerate(part)]
         if not isinstance(part, Mapping):
             continue
         for name, value in part.items():
-            inner = f"{place}/{json_text.escaped(name)}"
+            inner = (place, name)
             if name in _REFUSED:
-                raise InvalidRequest(inner, f"{name} is not taken: {_REFUSED[name]}")
+                raise InvalidRequest(
+                    _spelled(field, inner), f"{name} is not taken: {_REFUSED[name]}"
+                )
             if name == "$schema" and value != DIALECT:
-                raise InvalidRequest(inner, f"only {DIALECT} is understood, or none")
+                raise InvalidRequest(
+                    _spelled(field, inner), f"only {DIALECT} is understood, or none"
+                )
             if name in _REFERENCES:
-                _check_reference(value, inner)
+                _check_reference(value, field, inner)
             elif name in _NAMED and isinstance(value, Mapping):
-                left += [
-                    (each, f"{inner}/{json_text.escaped(key)}", depth + 2)
-                    for key, each in value.items()
-                ]
+                left += [(each, (inner, key), depth + 2) for key, each in value.items()]
             elif name not in _DATA:
                 left.append((value, inner, depth + 1))
 
 
-def _check_reference(value: Any, place: str) -> None:
+_Place = tuple["_Place", object] | None
+"""Where a part stands: where what it is in stands, and its own name there."""
+
+
+def _spelled(field: str, place: _Place) -> str:
+    parts: list[object] = []
+    while place is not None:
+        place, part = place
+        parts.append(part)
+    return field + json_text.pointer(parts[::-1])
+
+
+def _check_reference(value: Any, field: str, place: _Place) -> None:
     if not isinstance(value, str) or not value.startswith("#"):
         raise InvalidRequest(
-            place,
+            _spelled(field, place),
             f"{str(value)[:200]!a} leads out of the schema, and nothing is fetched: put it "
             "under $defs, and refer to it as #/$defs/NAME",
         )

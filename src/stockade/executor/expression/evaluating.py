@@ -3,9 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import fields
 from typing import Final
+from weakref import WeakValueDictionary
 
 from stockade.executor.expression.engine import ExpressionEngine
 from stockade.executor.expression.errors import EvaluationFailed, InvalidExpression, OverLimit
@@ -31,6 +32,8 @@ from stockade.port import (
 
 _TEXT_PER_BYTE: Final = 4
 """Blanks and escapes: how much longer than what it means an input's text may be."""
+_SLOW_SECONDS: Final = 0.001
+"""From here on, an evaluation is followed by a rest as long as it took."""
 _EMPTY: Final[Mapping[str, object]] = {
     "environment": {},
     "files": {},
@@ -44,11 +47,20 @@ _ENCODER: Final = json.JSONEncoder(
 
 
 class Expressions:
-    """Evaluates the expressions of every tenant, in this process."""
+    """Evaluates the expressions of every tenant, in this process and on its loop.
+
+    An evaluation blocks the loop, for some tens of milliseconds at the worst. Many of them at once
+    would block it for seconds: so after a slow one the loop has as long for everybody else, and who
+    waits for that does it tenant by tenant.
+    """
 
     def __init__(self, limits: ExpressionLimits | None = None) -> None:
         self._limits = limits or ExpressionLimits()
         self._engine = ExpressionEngine(self._limits)
+        self._rests_until = 0.0
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"<Expressions {self._engine!r}>"
@@ -56,11 +68,11 @@ class Expressions:
     def start(
         self, request: ExecutionRequest, sandbox: SandboxRequest, stdin: StandardInput
     ) -> "Evaluation":
-        """Evaluate: at once where the input is here. Raises :class:`InvalidRequest` for a request
-        with what no expression has."""
+        """Evaluate: at once where the input is here, and nobody rests. Raises
+        :class:`InvalidRequest` for a request with what no expression has."""
         source = _source(request, sandbox)
         began = time.monotonic()
-        if isinstance(stdin, bytes):
+        if isinstance(stdin, bytes) and not self._waiting and began >= self._rests_until:
             evaluation = Evaluation(self._evaluate(source, sandbox, stdin, began))
         else:
             evaluation = Evaluation(None)
@@ -71,17 +83,14 @@ class Expressions:
         self,
         source: str,
         sandbox: SandboxRequest,
-        stdin: AsyncIterable[bytes],
+        stdin: StandardInput,
         began: float,
         evaluation: "Evaluation",
     ) -> Execution:
-        content = bytearray()
         try:
             async with asyncio.timeout(sandbox.limits.wall_seconds):
-                async for piece in stdin:
-                    content += piece
-                    if len(content) > self._longest_text:
-                        break  # said below, by its length
+                content = await self._read(stdin)
+            return await self._evaluate_in_turn(source, sandbox, content, began)
         except TimeoutError:
             ceiling = sandbox.limits.wall_seconds
             return _record(
@@ -93,14 +102,47 @@ class Expressions:
         except asyncio.CancelledError:
             if not evaluation.cancelled:
                 raise
-            return _record(Outcome.CANCELLED, "it was cancelled before its input came", began)
-        return self._evaluate(source, sandbox, bytes(content), began)
+            return _record(Outcome.CANCELLED, "it was cancelled before it was evaluated", began)
+
+    async def _read(self, stdin: StandardInput) -> bytes:
+        if isinstance(stdin, bytes):
+            return stdin
+        content = bytearray()
+        async for piece in stdin:
+            content += piece
+            if len(content) > self._longest_text:
+                break  # said later, by its length
+        return bytes(content)
+
+    async def _evaluate_in_turn(
+        self, source: str, sandbox: SandboxRequest, content: bytes, began: float
+    ) -> Execution:
+        own = self._turns.setdefault(sandbox.tenant, asyncio.Lock())
+        self._waiting += 1
+        try:
+            async with own, self._turn:
+                if (left := self._rests_until - time.monotonic()) > 0:
+                    await asyncio.sleep(left)
+                return self._evaluate(source, sandbox, content, began)
+        finally:
+            self._waiting -= 1
 
     @property
     def _longest_text(self) -> int:
         return self._limits.input_bytes * _TEXT_PER_BYTE
 
     def _evaluate(
+        self, source: str, sandbox: SandboxRequest, content: bytes, began: float
+    ) -> Execution:
+        starts = time.monotonic()
+        try:
+            return self._evaluate_now(source, sandbox, content, began)
+        finally:
+            ends = time.monotonic()
+            if ends - starts > _SLOW_SECONDS:
+                self._rests_until = 2 * ends - starts
+
+    def _evaluate_now(
         self, source: str, sandbox: SandboxRequest, content: bytes, began: float
     ) -> Execution:
         cpu = time.thread_time()
