@@ -22,7 +22,8 @@ from stockade.port import (
     TrustLevel,
 )
 from stockade.port.fake import FakeEnvironment, Scripted
-from stockade.tools.checking import CHECK_LIMITS, LARGEST_SOURCE, Finding, check_python
+from stockade.tools.answers import Finding
+from stockade.tools.checking import CHECK_LIMITS, LARGEST_SOURCE, check_python
 
 GOOD = {"line": 3, "column": 5, "rule": "import", "sentence": "a", "suggestion": "b"}
 

@@ -30,6 +30,7 @@ from stockade.port import (
 )
 from stockade.port.egress import EgressRule
 from stockade.tools import calling, checking, json_text
+from stockade.tools.answers import Finding
 from stockade.tools.choosing import Choice, choices
 from stockade.tools.definition import Language, Tool
 
@@ -188,7 +189,7 @@ class ToolCalls:
         policy = {"function": "main", **given}
         policy["names"] = [*names, "input"] if isinstance(names, list) else names
         asked = checking.request(tool.source, policy)
-        if isinstance(asked, checking.Finding):
+        if isinstance(asked, Finding):
             found = [asked]
         else:
             program, stdin = asked
@@ -401,7 +402,7 @@ def _spell(flaws: tuple[Flaw, ...]) -> str:
     return flaws[0].message[:_SHOWN] + (f" (and {more})" if more else "")
 
 
-def _told(found: list[checking.Finding]) -> str:
+def _told(found: list[Finding]) -> str:
     shown = [
         f"line {one.line}, column {one.column}: {one.rule}: {one.sentence}"
         + (f" ({one.suggestion})" if one.suggestion else "")

@@ -23,7 +23,7 @@ from stockade.port import (
     Tier,
     ToolFailed,
 )
-from stockade.tools import json_text
+from stockade.tools import answers, json_text
 from stockade.tools.definition import Language, Tool
 
 LARGEST_INPUT: Final = 16 * 1024 * 1024
@@ -103,11 +103,11 @@ def _failure(error: dict[str, Any]) -> ToolFailed:
     kind, message, place = (error.get(name) for name in ("kind", "message", "place"))
     if kind not in _KINDS or type(message) is not str or not isinstance(place, str | None):
         return ToolFailed("not_json", "its answer is none: neither an output nor an error")
-    return ToolFailed(kind, _plain(message), None if place is None else _plain(place))
-
-
-def _plain(text: str) -> str:
-    return "".join(c if c.isprintable() else "�" for c in text[:_LONGEST])
+    return ToolFailed(
+        kind,
+        answers.plain(message, _LONGEST),
+        None if place is None else answers.plain(place, _LONGEST),
+    )
 
 
 def _python(source: str, most_bytes: int) -> bytes:

@@ -6,9 +6,8 @@ boundary as if nobody had looked. It is read as anything of a guest's: bounded a
 """
 
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -27,7 +26,8 @@ from stockade.port import (
     SandboxRequest,
     Unavailable,
 )
-from stockade.tools import json_text
+from stockade.tools import answers
+from stockade.tools.answers import LARGEST_ANSWER, Finding, unchecked
 from stockade.tools.calling import guest_file
 
 MOST_FINDINGS: Final = 200
@@ -40,35 +40,18 @@ CHECK_LIMITS: Final = Limits(
     processes=16,
     disk_bytes=1 * MIB,
     output_bytes=64 * KIB,
-    result_bytes=256 * KIB,
+    result_bytes=LARGEST_ANSWER,
     artefact_bytes=0,
     record_bytes=4 * KIB,
 )
 
-_LARGEST_POLICY: Final = 60 * KIB
 _LONGEST_SENTENCE: Final = 300
-_LONGEST_LINE: Final = 1 << 31
-_RULE: Final = re.compile(r"[a-z][a-z-]{0,39}")
-_FIELDS: Final = frozenset({"line", "column", "rule", "sentence", "suggestion"})
+_LARGEST_POLICY: Final = 60 * KIB
 _CHECKER: Final = "checker"
 """The rule of a finding that is ours: the source could not be checked."""
 
 # Not the tool's doing: there is nothing to correct in the source.
 _OURS: Final = frozenset({Outcome.LOST, Outcome.CANCELLED})
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something in a source that its policy does not allow."""
-
-    line: int
-    """From 1, as the column, which counts characters."""
-    column: int
-    rule: str
-    """A stable word: ``import``, ``dunder``, ``dynamic``, ``syntax``."""
-    sentence: str
-    suggestion: str
-    """What to do instead; may be empty."""
 
 
 async def check_python(
@@ -105,7 +88,9 @@ def request(
     # Half a surrogate pair is no UTF-8; the checker says where it stands.
     content = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else bytes(source)
     if len(content) > LARGEST_SOURCE:
-        return _refused(f"it has {len(content)} bytes; at most {LARGEST_SOURCE} are looked at")
+        return unchecked(
+            _CHECKER, f"it has {len(content)} bytes; at most {LARGEST_SOURCE} are looked at"
+        )
     return ExecutionRequest(PythonSource(_program())), written + b"\n" + content
 
 
@@ -119,12 +104,8 @@ def findings(execution: Execution) -> list[Finding]:
         return [_refused(f"the checker did not come to an end with it: {execution.outcome}")]
     try:
         return _read(execution)
-    except _NoFindings as error:
+    except answers.NoAnswer as error:
         return [_refused(f"the checker did not answer with findings: {error}")]
-
-
-class _NoFindings(ValueError):
-    """What came back is none of the checker's."""
 
 
 @cache
@@ -143,54 +124,11 @@ def _written(policy: Mapping[str, object] | None) -> bytes:
 
 
 def _refused(sentence: str) -> Finding:
-    return Finding(1, 1, _CHECKER, _plain(sentence), "make it smaller or simpler")
+    return unchecked(_CHECKER, sentence, _LONGEST_SENTENCE)
 
 
 def _read(execution: Execution) -> list[Finding]:
-    try:
-        said = json_text.load(execution.result or b"", CHECK_LIMITS.result_bytes)
-    except json_text.NoJson as error:
-        raise _NoFindings(f"the result {error}") from None
-    if type(said) is not dict:
-        raise _NoFindings("the result is no object")
+    said = answers.load(execution.result)
     if set(said) == {"policy"}:
-        raise InvalidRequest("policy", _text(said["policy"]))
-    found = said.get("findings")
-    if set(said) != {"findings"} or type(found) is not list:
-        raise _NoFindings("the result: no list of findings")
-    if len(found) > MOST_FINDINGS:
-        raise _NoFindings(f"the result: more than {MOST_FINDINGS} findings")
-    return [_finding(item) for item in found]
-
-
-def _finding(item: object) -> Finding:
-    if type(item) is not dict or set(item) != _FIELDS:
-        raise _NoFindings("the result: a finding that is none")
-    rule = _text(item["rule"])
-    if not _RULE.fullmatch(rule):
-        raise _NoFindings("the result: a finding's rule that is none")
-    return Finding(
-        _position(item["line"]),
-        _position(item["column"]),
-        rule,
-        _text(item["sentence"]),
-        _text(item["suggestion"]),
-    )
-
-
-def _position(value: object) -> int:
-    if type(value) is not int or not 1 <= value <= _LONGEST_LINE:
-        raise _NoFindings("the result: a place that is none")
-    return value
-
-
-def _text(value: object) -> str:
-    if type(value) is not str or len(value) > _LONGEST_SENTENCE:
-        raise _NoFindings("the result: a text that is none, or too long")
-    return _plain(value)
-
-
-def _plain(text: str) -> str:
-    # It is shown to people and written into logs: no line ends, no escapes for a terminal.
-    shown = "".join(c if c.isprintable() else "�" for c in text)
-    return shown[:_LONGEST_SENTENCE]
+        raise InvalidRequest("policy", answers.text(said["policy"], _LONGEST_SENTENCE))
+    return answers.findings(said, MOST_FINDINGS, _LONGEST_SENTENCE)

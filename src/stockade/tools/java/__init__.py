@@ -4,7 +4,8 @@ No line of a tool's code runs here, and no byte that a sandbox made is read here
 tool's classes go from one sandbox into another of the same tenant as they are.
 """
 
-from stockade.tools.java.answers import Failure, Finding
+from stockade.tools.answers import Finding
+from stockade.tools.java.answers import Failure
 from stockade.tools.java.calling import Call
 from stockade.tools.java.compiling import Compiled, SourceRefused
 from stockade.tools.java.engine import JavaTools

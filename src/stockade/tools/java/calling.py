@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from stockade.port import MIB, Command, Execution, ExecutionRequest, Limits, Outcome
-from stockade.tools.java.answers import Failure, NoAnswer, plain, read_output
+from stockade.tools.answers import NoAnswer, plain
+from stockade.tools.java.answers import Failure, read_output
 from stockade.tools.java.compiling import CLASSES, Compiled
 from stockade.tools.java.toolchain import HARNESS, RUN_ARCHIVE, Toolchain
 from stockade.tools.java.virtual_machine import options

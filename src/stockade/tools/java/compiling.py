@@ -23,19 +23,20 @@ from stockade.port import (
     StockadeError,
     Unavailable,
 )
-from stockade.tools.java.answers import (
+from stockade.tools.answers import (
     LARGEST_ANSWER,
-    MOST_FINDINGS,
     Finding,
     NoAnswer,
-    plain,
-    read_findings,
+    findings,
+    load,
+    unchecked,
 )
 from stockade.tools.java.toolchain import ASM, COMPILE_ARCHIVE, HARNESS, Toolchain
 from stockade.tools.java.virtual_machine import options
 
 LARGEST_SOURCE: Final = 1 * MIB
 LARGEST_CLASSES: Final = 4 * MIB
+MOST_FINDINGS: Final = 100
 MOST_CLASSES: Final = 500
 CLASSES: Final = "tool.jar"
 COMPILE_LIMITS: Final = Limits(
@@ -83,7 +84,7 @@ async def compile_source(
     """The classes, as a jar. Raises :class:`SourceRefused`, :class:`Unavailable`, :class:`SandboxLost`."""
     if len(source) > LARGEST_SOURCE:
         raise SourceRefused(
-            [_finding("size", f"it has {len(source)} bytes; at most {LARGEST_SOURCE}")]
+            [unchecked("size", f"it has {len(source)} bytes; at most {LARGEST_SOURCE}")]
         )
     jar = await _compile(environment, toolchain, source, sandbox)
     await verify(environment, toolchain, jar, rules, sandbox)
@@ -115,7 +116,7 @@ async def _compile(
     )
     _refuse(execution, "compiler")
     if not execution.artefacts:
-        raise SourceRefused([_finding("checker", "the compiler made no classes of it")])
+        raise SourceRefused([unchecked("checker", "the compiler made no classes of it")])
     return execution.artefacts[0].data
 
 
@@ -163,7 +164,7 @@ def _refuse(execution: Execution, who: str) -> None:
     if not execution.ok:
         raise SourceRefused(
             [
-                _finding(
+                unchecked(
                     "checker",
                     f"the {who} did not come to an end with it: "
                     f"{execution.outcome}, {execution.detail}",
@@ -171,14 +172,10 @@ def _refuse(execution: Execution, who: str) -> None:
             ]
         )
     try:
-        findings = read_findings(execution.result)
+        found = findings(load(execution.result), MOST_FINDINGS)
     except NoAnswer as error:
         raise SourceRefused(
-            [_finding("checker", f"the answer of the {who} is no list of findings: {error}")]
+            [unchecked("checker", f"the answer of the {who} is no list of findings: {error}")]
         ) from None
-    if findings:
-        raise SourceRefused(sorted(findings, key=lambda each: (each.line, each.column)))
-
-
-def _finding(rule: str, sentence: str) -> Finding:
-    return Finding(1, 1, rule, plain(sentence), "make it smaller or simpler")
+    if found:
+        raise SourceRefused(sorted(found, key=lambda each: (each.line, each.column)))

@@ -23,8 +23,8 @@ from stockade.port import (
     Tier,
     Unavailable,
 )
+from stockade.tools.answers import plain
 from stockade.tools.java import files
-from stockade.tools.java.answers import plain
 from stockade.tools.java.virtual_machine import options
 
 ASM: Final = "java.base/jdk.internal.org.objectweb.asm=ALL-UNNAMED"
