@@ -169,7 +169,7 @@ class LocalEnvironment:
             )
         except BaseException:
             _close(egress)
-            self._pool.dispose(taken)
+            self._source(taken.profile).dispose(taken)
             raise
         self._executions.add(execution)
         execution.add_done_callback(lambda: self._on_end(execution, taken, egress))
@@ -231,7 +231,7 @@ class LocalEnvironment:
             )
         except BaseException:
             _close(egress)
-            (self._machines if profile.tier in DEDICATED else self._pool).dispose(taken)
+            self._source(profile).dispose(taken)
             raise
         self._sessions.add(session)
         return session
@@ -275,13 +275,16 @@ class LocalEnvironment:
 
     async def _take(self, profile: Profile) -> Sandbox:
         self._require_open()
-        source = self._machines if profile.tier in DEDICATED else self._pool
+        source = self._source(profile)
         with self._counted():
             sandbox = await source.take(profile)
             if self._closing is not None:
                 source.dispose(sandbox)
                 self._require_open()
         return sandbox
+
+    def _source(self, profile: Profile) -> Machines | Pool:
+        return self._machines if profile.tier in DEDICATED else self._pool
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -1,7 +1,5 @@
 """Opening an executor inside the calling process."""
 
-import asyncio
-import contextlib
 import os
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -17,14 +15,14 @@ from stockade.executor.egress.opening import (
 )
 from stockade.executor.environment import LocalEnvironment
 from stockade.executor.namespace.image import find_host_image
-from stockade.executor.namespace.tier import NamespaceTier
+from stockade.executor.namespace.opening import open_namespaces
 from stockade.executor.namespace.zygote import PRELOADED
 from stockade.executor.namespace.zygotes import Zygotes
 from stockade.executor.pool import PoolPolicy
 from stockade.executor.resources import Resources
 from stockade.executor.sandbox import Profile
 from stockade.executor.tiers import Opener, TierDriver, Tiers
-from stockade.port import InvalidRequest, SandboxRequest, StockadeError, Tier, Unavailable
+from stockade.port import InvalidRequest, SandboxRequest, Tier, Unavailable
 from stockade.port.egress import Network
 from stockade.port.policy import DEDICATED, OF_LANGUAGES, OWN_KERNEL, STRENGTH, spell
 
@@ -162,18 +160,7 @@ def _is_module_name(name: object) -> bool:
 async def _open_namespace(resources: Resources, modules: Sequence[str]) -> TierDriver:
     image = find_host_image()
     zygotes = Zygotes(image, resources.identities(), modules)
-    # Both take tens of milliseconds; the first call waits for the slower one only.
-    starting = asyncio.create_task(zygotes.get(SandboxRequest().tenant))
-    try:
-        cgroups = await resources.cgroups()
-        await starting
-    except BaseException:
-        starting.cancel()
-        with contextlib.suppress(asyncio.CancelledError, StockadeError):
-            await starting
-        await zygotes.close()
-        raise
-    return NamespaceTier(image, cgroups, zygotes)
+    return await open_namespaces(image, resources.cgroups, zygotes)
 
 
 async def _open_gvisor(resources: Resources, modules: Sequence[str], warm: bool) -> TierDriver:

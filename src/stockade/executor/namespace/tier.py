@@ -35,7 +35,7 @@ class Kind:
     """Threads of what runs the guest, which are not the guest's to use up."""
 
 
-_NAMESPACE = Kind(Tier.NAMESPACE, PARKED_BYTES)
+NAMESPACE = Kind(Tier.NAMESPACE, PARKED_BYTES)
 
 
 class NamespaceTier:
@@ -44,12 +44,12 @@ class NamespaceTier:
     emulated = False
 
     def __init__(
-        self, image: HostImage, cgroups: CgroupTree, zygotes: Zygotes, kind: Kind = _NAMESPACE
+        self, image: HostImage, cgroups: CgroupTree, zygotes: Zygotes, kind: Kind = NAMESPACE
     ) -> None:
         self.tier = kind.tier
         self._kind = kind
         # Cgroups of all tiers stand side by side.
-        self._prefix = "" if kind is _NAMESPACE else f"{kind.tier}-"
+        self._prefix = "" if kind is NAMESPACE else f"{kind.tier}-"
         self._image = image
         self._cgroups = cgroups
         self._zygotes = zygotes

@@ -1,7 +1,6 @@
 """Opening the wasm tier: its image, and the zygote that has its engines loaded."""
 
 import asyncio
-import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -17,11 +16,12 @@ from stockade.executor.namespace.image import (
     find_host_image,
     guest_folder,
 )
+from stockade.executor.namespace.opening import open_namespaces
 from stockade.executor.namespace.tier import Kind, NamespaceTier
 from stockade.executor.namespace.zygotes import Zygotes
 from stockade.executor.wasm.cache import compiled
 from stockade.executor.wasm.engines import Engines, find_engines
-from stockade.port import MIB, SandboxRequest, StockadeError, Tier
+from stockade.port import MIB, Tier
 
 # Not isolated (-I): as in namespace/zygote.py.
 _BOOT: Final = """
@@ -47,17 +47,7 @@ async def open_wasm(
     engines = await asyncio.to_thread(find_engines)
     image = await asyncio.to_thread(_image, engines)
     zygotes = Zygotes(image, identities, modules, _BOOT)
-    starting = asyncio.create_task(zygotes.get(SandboxRequest().tenant))
-    try:
-        tree = await cgroups()
-        await starting
-    except BaseException:
-        starting.cancel()
-        with contextlib.suppress(asyncio.CancelledError, StockadeError):
-            await starting
-        await zygotes.close()
-        raise
-    return NamespaceTier(image, tree, zygotes, _KIND)
+    return await open_namespaces(image, cgroups, zygotes, _KIND)
 
 
 def _image(engines: Engines) -> HostImage:
