@@ -63,6 +63,26 @@ async def test_a_wrong_address_is_its_own_fault(run: Run, descriptor: int) -> No
     assert "unreachable" not in execution.stderr.text()
 
 
+NO_MEMORY = f"""
+(import "{WASI}" "random_get" (func $random (param i32 i32) (result i32)))
+(func (export "_start")
+  (if (i32.eqz (call $random (i32.const 0) (i32.const 8))) (then unreachable)))
+"""
+IN_START = (
+    WRITE
+    + "(func $s (if (i32.eqz (call $write (i32.const 3) (i32.const 0) (i32.const 1)"
+    + ' (i32.const 8))) (then unreachable))) (start $s) (func (export "_start"))'
+)
+
+
+@pytest.mark.parametrize("text", [NO_MEMORY, IN_START], ids=["none", "not yet"])
+async def test_without_memory_wasi_answers_with_an_error(run: Run, text: str) -> None:
+    """And the worker does not fall over it."""
+    execution = await run(module(text))
+    assert execution.ok, (execution.detail, execution.stderr)
+    assert execution.result is None
+
+
 @pytest.mark.parametrize(
     ("program", "why"),
     [
@@ -73,8 +93,15 @@ async def test_a_wrong_address_is_its_own_fault(run: Run, descriptor: int) -> No
         (module('(import "env" "system" (func)) (func (export "_start"))'), "env::system"),
         (module(f'(import "{WASI}" "sock_open" (func)) (func (export "_start"))'), "sock_open"),
         (module('(func (export "main"))'), "no function _start"),
+        (
+            module(
+                f'(import "{WASI}" "proc_exit" (func $exit (param i32)))'
+                '(func $s (call $exit (i32.const 0))) (start $s) (func (export "_start"))'
+            ),
+            "start section",
+        ),
     ],
-    ids=["text", "empty", "component", "garbage", "foreign", "unknown", "library"],
+    ids=["text", "empty", "component", "garbage", "foreign", "unknown", "library", "early"],
 )
 async def test_what_cannot_be_run_is_refused(run: Run, program: WasmModule, why: str) -> None:
     execution = await run(program)

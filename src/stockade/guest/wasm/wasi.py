@@ -206,11 +206,13 @@ class Guest:
     # --- our side: WASI preview 1's functions, by their names ---
 
     def _write(self, place: int, data: bytes) -> None:
-        assert self._memory is not None
+        if self._memory is None:  # it has none, or is in its start section
+            raise IndexError
         self._memory.write(self.store, data, place & 0xFFFFFFFF)
 
     def _read(self, place: int, length: int) -> bytes:
-        assert self._memory is not None
+        if self._memory is None:
+            raise IndexError
         place, length = place & 0xFFFFFFFF, length & 0xFFFFFFFF
         if place + length > self._memory.data_len(self.store):
             raise IndexError

@@ -209,6 +209,8 @@ class Worker:
         guest = self._spare
         try:
             guest.instantiate(module)
+        except Ended:
+            _refuse("the module", "it ends in its start section: WASI serves it from _start on")
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
             _refuse("the module", _shortened(error))
         if not isinstance(guest.exports.get("_start"), wasmtime.Func):
