@@ -6,9 +6,10 @@ A version is there whole or not at all, and only after it was looked at and has 
 
 import json
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, tuple_, update
 
 from stockade.gateway import cursors
 from stockade.gateway.database import Database
@@ -17,7 +18,7 @@ from stockade.gateway.keys import Caller
 from stockade.gateway.ledger import Ledger
 from stockade.gateway.schema import tool_versions, tools
 from stockade.gateway.writer import Turn
-from stockade.port import Refused, Tier
+from stockade.port import MIB, Refused, Tier
 from stockade.tools import json_text
 from stockade.tools.definition import Tool, is_name
 
@@ -25,6 +26,9 @@ MOST_TOOLS: Final = 1000
 """Of one tenant."""
 MOST_VERSIONS: Final = 200
 """Of one tool, kept."""
+MOST_BYTES_OF_VERSIONS: Final = 32 * MIB
+"""Of one tool, kept: a listing of them reads them all."""
+MOST_BYTES_OF_PAGE: Final = 32 * MIB
 MAX_PAGE: Final = 500
 _CACHED: Final = 512
 _LARGEST_CACHED: Final = 128 * 1024
@@ -95,20 +99,10 @@ class Tools:
 
     async def list(self, tenant: str, cursor: str | None = None, limit: int = 100) -> ToolPage:
         """Raises :class:`~stockade.port.InvalidRequest`."""
-        rows, following = await self._database.run(
-            lambda connection: cursors.page(
-                connection,
-                _versions(tool_versions.c.definition).where(
-                    tools.c.tenant == tenant, tool_versions.c.version == tools.c.live
-                ),
-                tools.c.created_at,
-                tools.c.name,
-                cursor,
-                limit,
-                MAX_PAGE,
-            )
+        rows, definitions, following = await self._database.run(
+            lambda connection: _page(connection, tenant, cursor, limit)
         )
-        return ToolPage(tuple(self._version(row, row.definition) for row in rows), following)
+        return ToolPage(tuple(self._version(row, definitions[row.name]) for row in rows), following)
 
     async def versions(self, tenant: str, name: str) -> tuple[Version, ...]:
         """All that are kept, the latest first. Raises :class:`Refused`."""
@@ -204,7 +198,7 @@ class Tools:
                 delete(tool_versions).where(
                     tool_versions.c.tenant == caller.tenant,
                     tool_versions.c.name == tool.name,
-                    tool_versions.c.version <= number - MOST_VERSIONS,
+                    tool_versions.c.version <= _trimmed(turn.connection, caller.tenant, tool.name),
                 )
             )
         turn.journal.add(
@@ -269,6 +263,54 @@ def _versions(*more: Any) -> Any:
         tool_versions,
         (tool_versions.c.tenant == tools.c.tenant) & (tool_versions.c.name == tools.c.name),
     )
+
+
+def _trimmed(connection: Connection, tenant: str, name: str) -> int:
+    """The latest version that there is no room for; 0: there is for all."""
+    size = 0
+    kept = connection.execute(
+        select(tool_versions.c.version, func.length(tool_versions.c.definition))
+        .where(tool_versions.c.tenant == tenant, tool_versions.c.name == name)
+        .order_by(tool_versions.c.version.desc())
+    )
+    for count, (version, length) in enumerate(kept.all()):
+        size += length
+        if count and (count >= MOST_VERSIONS or size > MOST_BYTES_OF_VERSIONS):
+            return int(version)
+    return 0
+
+
+def _page(
+    connection: Connection, tenant: str, cursor: str | None, limit: int
+) -> tuple[list[Any], dict[str, str], str | None]:
+    """Rows, their definitions by name, and where to go on: fewer of them where they are large."""
+    rows, following = cursors.page(
+        connection,
+        _versions(func.length(tool_versions.c.definition).label("length")).where(
+            tools.c.tenant == tenant, tool_versions.c.version == tools.c.live
+        ),
+        tools.c.created_at,
+        tools.c.name,
+        cursor,
+        limit,
+        MAX_PAGE,
+    )
+    sizes = accumulate(row.length for row in rows)
+    most = max(1, sum(size <= MOST_BYTES_OF_PAGE for size in sizes))
+    if most < len(rows):
+        rows = rows[:most]
+        following = cursors.spell(rows[-1].created_at, rows[-1].name)
+    # Those of their versions alone: one could be stored in between.
+    found = connection.execute(
+        select(tool_versions.c.name, tool_versions.c.definition).where(
+            tool_versions.c.tenant == tenant,
+            tuple_(tool_versions.c.name, tool_versions.c.version).in_(
+                [(row.name, row.version) for row in rows]
+            ),
+        )
+    )
+    definitions: dict[str, str] = {row.name: row.definition for row in found}
+    return [row for row in rows if row.name in definitions], definitions, following
 
 
 def _find(connection: Connection, tenant: str, name: str, number: int | None) -> Any:

@@ -399,6 +399,30 @@ async def test_how_many_are_kept_is_bounded(
         assert [each["version"] for each in versions] == [3, 2]
 
 
+async def test_listings_of_large_ones_are_bounded_in_bytes(
+    open_fake: OpenGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "MOST_BYTES_OF_VERSIONS", 250_000)
+    monkeypatch.setattr(registry, "MOST_BYTES_OF_PAGE", 250_000)
+    source = BODY["source"] + "#" * 100_000
+    async with open_fake(doubling) as gateway:
+        for _ in range(4):
+            assert (await stored(gateway, source=source)).status == 201
+        versions = (await gateway.ask("GET", VERSIONS)).json["versions"]
+        assert [each["version"] for each in versions] == [4, 3]
+        for name in "abc":
+            await stored(gateway, f"/v1/tools/{name}/versions", source=source)
+        # One that is larger than all that is kept together is kept, and told.
+        await stored(gateway, "/v1/tools/d/versions", source=BODY["source"] + "#" * 300_000)
+        pages: list[list[str]] = []
+        cursor = ""
+        while not pages or cursor:
+            page = (await gateway.ask("GET", f"/v1/tools?limit=3{cursor}")).json
+            pages.append([each["name"] for each in page["tools"]])
+            cursor = f"&cursor={page['next']}" if page["next"] else ""
+        assert pages == [["d"], ["c", "b"], ["a", "vat"]]
+
+
 async def test_two_that_are_stored_at_once_are_two_versions(open_fake: OpenGateway) -> None:
     async with open_fake(doubling) as gateway:
         made = await asyncio.gather(*(stored(gateway) for _ in range(4)))
