@@ -244,10 +244,10 @@ class ToolCalls:
         if version.disabled:
             raise Refused("conflict", f"{version.tool.name} is disabled; enable it first")
         tool = version.tool
-        await self._require(caller.tenant, tool.input_schema, value, "input")
+        text = await self._require(caller.tenant, tool.input_schema, value, "input")
         sandbox = calling.sandbox(tool, caller.tenant, version.tier)
         done = await self._carry_out(
-            caller, tool, sandbox, calling.spelled(value), _facts(version, "call"), idempotency
+            caller, tool, sandbox, text, _facts(version, "call"), idempotency
         )
         if isinstance(done, ExecutionEntry):
             return done
@@ -273,7 +273,8 @@ class ToolCalls:
             raise ToolFailed("output_schema", f"its output: {nothing}{_spell(flaws)}", place)
         return output
 
-    async def _require(self, tenant: str, schema: object, value: Any, field: str) -> None:
+    async def _require(self, tenant: str, schema: object, value: Any, field: str) -> bytes:
+        """The value as text: spelling a large one once more takes others' time."""
         try:
             text = calling.spelled(value)
             flaws = await self._schemas.flaws(tenant, schema, text)
@@ -281,6 +282,7 @@ class ToolCalls:
             raise InvalidRequest(field, f"the schema {error}") from None
         if flaws:
             raise InvalidRequest(field + flaws[0].place, _spell(flaws))
+        return text
 
     async def _carry_out(
         self,
