@@ -30,6 +30,8 @@ def ended(result: bytes | None, outcome: Outcome = Outcome.OK) -> Execution:
         (ended(b'{"output":1,"error":{}}'), "not_json", "none"),
         (ended(b'{"error":{"kind":"mine","message":"x"}}'), "not_json", "none"),
         (ended(b'{"error":{"kind":"raised","message":7}}'), "not_json", "none"),
+        (ended(b'{"error":{"kind":[],"message":"x"}}'), "not_json", "none"),
+        (ended(b'{"error":{"kind":{"a":1},"message":"x"}}'), "not_json", "none"),
         (ended(b'{"output":1}', Outcome.WALL_CLOCK), "outcome", "wall_clock"),
         (ended(b'{"output":1}', Outcome.LOST), "outcome", "lost"),
         (ended(b'{"output":1}', Outcome.NONZERO_EXIT), "outcome", "nonzero_exit"),

@@ -40,7 +40,7 @@ def request(tool: Tool) -> ExecutionRequest:
         case Language.JAVASCRIPT:
             most = tool.limits.result_bytes
             return ExecutionRequest(
-                JavaScriptSource(_javascript(tool.source, "await finish", most))
+                JavaScriptSource(_javascript(tool.source, "await stockadeFinish", most))
             )
         case Language.EXPRESSION:
             return ExecutionRequest(ExpressionSource(tool.source))
@@ -49,7 +49,7 @@ def request(tool: Tool) -> ExecutionRequest:
 
 def parsing(tool: Tool) -> ExecutionRequest:
     """Parses its JavaScript, and runs nothing of it; its output is null where it is some."""
-    return ExecutionRequest(JavaScriptSource(_javascript(tool.source, "check")))
+    return ExecutionRequest(JavaScriptSource(_javascript(tool.source, "stockadeCheck")))
 
 
 def sandbox(tool: Tool, tenant: str, tier: Tier | None) -> SandboxRequest:
@@ -101,7 +101,12 @@ def _said(tool: Tool, result: bytes | None) -> tuple[Any] | ToolFailed:
 
 def _failure(error: dict[str, Any]) -> ToolFailed:
     kind, message, place = (error.get(name) for name in ("kind", "message", "place"))
-    if kind not in _KINDS or type(message) is not str or not isinstance(place, str | None):
+    if (
+        type(kind) is not str  # a list of the guest's has no hash
+        or kind not in _KINDS
+        or type(message) is not str
+        or not isinstance(place, str | None)
+    ):
         return ToolFailed("not_json", "its answer is none: neither an output nor an error")
     return ToolFailed(
         kind,
