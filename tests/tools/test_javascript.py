@@ -73,6 +73,9 @@ async def test_no_output_says_why_and_where(
         ("function main() {", False),
         ("let x = ;", False),
         ("import x from 'y'", False),
+        ("function main() {} }); while (true); (() => {", False),
+        ("function main() {} while (true); function check() {} let parse; function NaN() {}", True),
+        ("/*", False),
     ],
 )
 async def test_a_check_parses_and_runs_nothing(

@@ -1,9 +1,10 @@
 // Calls a JavaScript tool: `function main(input)`, from JSON to JSON; it may be async.
 //
-// What is sent is this file and `await finish(SOURCE, MOST_BYTES)`. Answers as python_tool.py does, and
-// with `check` in place of `finish` the source is only parsed.
+// What is sent is this file and `await stockadeFinish(SOURCE, MOST_BYTES)`. Answers as python_tool.py
+// does, and with `stockadeCheck` in its place the source is only parsed.
 "use strict";
-const { check, finish } = (() => {
+// Names that no tool has: a script's own may not be those of functions that it parses.
+const { stockadeCheck, stockadeFinish } = (() => {
     // A tool may change what is global: what answers is taken before it runs.
     const { parse, stringify } = JSON;
     const { isArray } = Array;
@@ -50,16 +51,26 @@ const { check, finish } = (() => {
         }
         return null;
     };
+    // new Function() takes a body that closes the function and goes on, and runs what follows. As a
+    // script it is parsed whole, and ends before its first statement.
+    const parsed = (source) => {
+        try {
+            (0, eval)(`throw 0;\n\n${source}`);
+        } catch (error) {
+            if (error !== 0 && error instanceof SyntaxError) throw error;
+        }
+    };
     return {
-        check(source) {
+        stockadeCheck(source) {
             try {
+                parsed(source);
                 made(source);
             } catch (error) {
                 refuse("raised", told(error), place(error));
             }
             writeResult('{"output":null}');
         },
-        async finish(source, mostBytes) {
+        async stockadeFinish(source, mostBytes) {
             let output;
             try {
                 const main = made(source)();
