@@ -24,6 +24,7 @@ from stockade.port import (
     InvalidRequest,
     Outcome,
     Refused,
+    SandboxLost,
     SandboxRequest,
     ToolFailed,
     Unavailable,
@@ -386,9 +387,11 @@ async def _end(call: Call) -> Execution:
 
 
 def _require_there(execution: Execution) -> None:
-    """Raises where nothing ran, which says nothing of the tool."""
+    """Raises where nothing ran, or not to an end, which says nothing of the tool."""
     if execution.outcome is Outcome.UNAVAILABLE:
         raise Unavailable(execution.detail)
+    if execution.outcome in (Outcome.LOST, Outcome.CANCELLED):
+        raise SandboxLost(f"{execution.outcome}: {execution.detail}")
 
 
 def _facts(version: Version, purpose: str) -> ToolFacts:

@@ -246,6 +246,23 @@ async def test_a_tool_that_gives_no_output_says_why(open_fake: OpenGateway) -> N
         assert (await gateway.ask("POST", "/v1/tools/vat/test", {})).json["passed"] is True
 
 
+@pytest.mark.parametrize("where", ["check", "example"])
+async def test_a_sandbox_that_is_lost_is_no_fault_of_what_is_stored(
+    open_fake: OpenGateway, where: str
+) -> None:
+    """Of an executor that is killed meanwhile: whoever stores it tries again."""
+
+    async def play(call: Call) -> Scripted:
+        if is_check(call) is (where == "check"):
+            return Scripted(outcome=Outcome.LOST)
+        return await doubling(call)
+
+    async with open_fake(play) as gateway:
+        lost = await stored(gateway)
+        assert lost.code == "sandbox_lost", lost.body
+        assert (await gateway.ask("GET", "/v1/tools/vat")).status == 404
+
+
 async def test_a_failing_example_is_told_by_a_test(open_fake: OpenGateway) -> None:
     broken = False
 
