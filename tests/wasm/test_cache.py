@@ -55,6 +55,22 @@ def test_a_folder_that_others_may_write_to_is_refused(
         compiled(engines, module)
 
 
+def test_a_folder_that_others_may_put_another_in_place_of_is_refused(
+    engines: Engines, module: Module, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everybodys = folder.parent / "open"
+    (everybodys / "between").mkdir(parents=True)
+    everybodys.chmod(0o777)
+    linked = folder.parent / "link"
+    linked.symlink_to(everybodys)
+    for path in (everybodys, linked):
+        monkeypatch.setenv(FOLDER_VARIABLE, str(path / "between" / "cache"))
+        with pytest.raises(Unavailable, match="may be written by everybody"):
+            compiled(engines, module)
+    everybodys.chmod(0o1777)  # as /tmp: what is in it is renamed by its owners
+    assert compiled(engines, module).parent.name == "cache"
+
+
 def test_a_file_that_others_may_write_to_is_refused(engines: Engines, module: Module) -> None:
     path = compiled(engines, module)
     path.chmod(0o666)

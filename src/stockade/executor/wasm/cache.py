@@ -1,7 +1,8 @@
 """Compiled interpreters: made once for an engine and a CPU, and kept.
 
 A compiled module is machine code, and loading one is running it. So the folder and each file in
-it must be this user's own and writable by nobody else; what is not is refused, never repaired.
+it must be this user's own and writable by nobody else, and no folder above it everybody's to
+rename things in; what is not is refused, never repaired.
 """
 
 import contextlib
@@ -46,6 +47,7 @@ def compiled(engines: Engines, module: Module) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_own(folder)
+        _check_above(folder)
         path = folder / f"{module.kind}-{_key(engines, module)}"
         if not os.path.lexists(path):
             with _locked(folder):
@@ -75,6 +77,18 @@ def _check_own(path: Path) -> None:
         f"{path} {wrong}: {kind} of compiled code is loaded only from user {os.geteuid()}'s own; "
         f"remove it, or name another folder by {FOLDER_VARIABLE}"
     )
+
+
+def _check_above(folder: Path) -> None:
+    """Who may rename what the folder is in can put another one there after it was looked at."""
+    for path in {*folder.parents, *folder.resolve().parents}:
+        mode = path.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise Unavailable(
+                f"{path} may be written by everybody (mode {stat.S_IMODE(mode):04o}), and {folder}, "
+                "in it, is to hold compiled code: close it, or name another folder by "
+                f"{FOLDER_VARIABLE}"
+            )
 
 
 def _key(engines: Engines, module: Module) -> str:
