@@ -132,23 +132,34 @@ def read_private(path: Path, what: str) -> str:
 async def ask_key_command(command: Sequence[str]) -> list[bytes]:
     """What a command prints, such as one that asks a vault. Raises :class:`KeyFault`."""
     where = f"key_command {command[0]}"
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+    loop = asyncio.get_running_loop()
+    ours, theirs = os.pipe()
+    stream = asyncio.StreamReader()
+    # A pipe of our own: asyncio waits for the end of its pipes, too, which a process that was killed
+    # in the middle of much output, or has children, never brings.
+    with os.fdopen(ours, "rb", 0) as end, os.fdopen(theirs, "wb", 0) as other:
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), end
         )
-    except OSError as error:
-        raise KeyFault(f"{where} cannot be started: {error.strerror}") from None
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(_COMMAND_SECONDS):
-            said = await _bounded(process.stdout)
-            code = await process.wait()
-    except TimeoutError:
-        raise KeyFault(f"{where} said nothing within {_COMMAND_SECONDS:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=other
+            )
+        except OSError as error:
+            transport.close()
+            raise KeyFault(f"{where} cannot be started: {error.strerror}") from None
+        other.close()
+        try:
+            async with asyncio.timeout(_COMMAND_SECONDS):
+                said = await _bounded(stream)
+                code = await process.wait()
+        except TimeoutError:
+            raise KeyFault(f"{where} said nothing within {_COMMAND_SECONDS:g} s") from None
+        finally:
+            transport.close()
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
     if code != 0:
         raise KeyFault(f"{where} ended with {code}")
     return parse_keys(said.decode("ascii", "replace"), where)
