@@ -193,6 +193,10 @@ class _Worker:
             return
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+        assert process.stdout is not None
+        # asyncio waits for the pipe's end, which does not come while it reads no more of it.
+        while await process.stdout.read(65_536):
+            pass
         await process.wait()
 
 
