@@ -195,3 +195,20 @@ async def test_a_process_that_others_killed_is_no_fault_of_the_schema(
 async def test_nothing_is_of_a_schema_that_is_none_any_more(schemas: Schemas) -> None:
     """As of one that an earlier version took."""
     assert await schemas.flaws("t", {"pattern": "(?=a)"}, b'"a"') != ()
+
+
+async def test_a_process_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a pipe and asyncio hold: what nobody reads is no reason to wait for ever."""
+
+    async def flooding() -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            "yes", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        await asyncio.sleep(0.2)
+        return process
+
+    monkeypatch.setattr(tools_schemas, "_start", flooding)
+    worker = tools_schemas._Worker()
+    async with asyncio.timeout(30):
+        with pytest.raises(TooSlow):
+            await worker.ask(b"{}", b"{}")
