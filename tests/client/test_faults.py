@@ -733,6 +733,27 @@ async def test_an_error_of_the_input_cancels_and_is_raised() -> None:
         assert cancelled.is_set()
 
 
+async def test_a_cancel_whose_connection_breaks_is_asked_for_again() -> None:
+    play, cancelled = playing()
+    asked = 0
+
+    async def cutting(exchange: Exchange) -> None:
+        nonlocal asked
+        if exchange.asked.path.endswith("/cancel"):
+            asked += 1
+            if asked == 1:
+                exchange.cut()
+                return
+        await play(exchange)
+
+    async with serving(cutting) as peer, remote(peer) as stockade:
+        running = await stockade.start(PROGRAM)
+        await running.cancel()
+        execution = await asyncio.wait_for(running.wait(), 10)
+        assert execution.outcome is Outcome.CANCELLED
+        assert (asked, cancelled.is_set()) == (2, True)
+
+
 async def test_standard_input_that_breaks_off_is_lost() -> None:
     """The program saw an end that was none, so that what it did is not what was asked for."""
     play, _ = playing()

@@ -399,13 +399,19 @@ class RemoteExecution:
             soon = self._loop.time() + _END_SECONDS
             self._frames.deadline = min(self._frames.deadline, soon)
         try:
-            await self._transport.ask(
-                "POST", f"/v1/executions/{self.id}/cancel", tenant=self._tenant
-            )
+            await self._ask_to_cancel()
         except (Interrupted, StockadeError) as error:
             if not _has_ended(error) and self._frames is not None:
                 # A connection that is closed cancels it as well; only, nobody confirms it.
                 self._frames.break_off(f"it was cancelled, and nobody confirms its end: {error}")
+
+    async def _ask_to_cancel(self) -> None:
+        path = f"/v1/executions/{self.id}/cancel"
+        try:
+            await self._transport.ask("POST", path, tenant=self._tenant)
+        except Interrupted:
+            # By a connection that was just being closed, say. Twice cancelled is cancelled.
+            await self._transport.ask("POST", path, tenant=self._tenant)
 
     def _fail(self, error: BaseException) -> None:
         """What the caller's sink or input raises ends the execution, and is raised by wait."""
